@@ -62,7 +62,7 @@ fn check(body: &str, wanted: impl Fn(u32) -> u32) {
     }
 }
 
-/// Everybody writes, waits, and reads the word of the thread opposite.
+/// Each thread writes its word, waits, and reads the word of the opposite thread.
 fn exchange(wait: &str, from: &str) -> String {
     format!(
         "LATE st.shared.u32 [%mine], %t;\n{wait}\nxor.b32 %r1, %t, {from};\nmov.u32 %r2, words;\n\

@@ -23,7 +23,7 @@ fn job(kernel: &str, threads: u32, words: usize) -> Run {
     }
 }
 
-/// What the kernel leaves in its buffer, the same with time and without.
+/// The buffer after the kernel, which must be equal with and without timing.
 fn words(job: &Run) -> Vec<u32> {
     let [timed, untimed] = [Timing::On, Timing::Off].map(|timing| {
         let ran =

@@ -207,7 +207,7 @@ fn faults_say_what_and_where() {
             "{}",
             fault.detail
         );
-        // The device goes on.
+        // The device continues after the fault.
         let again = world.buffer(&[0; 128]);
         let operation = world.launch(0, "store_beyond", 2, 64, &[again]);
         world.settle();
@@ -252,7 +252,7 @@ fn a_poke_reaches_a_running_kernel_and_cancel_ends_one() {
     for timing in [Timing::On, Timing::Off] {
         let mut world = World::new(include_str!("ptx/spin.ptx"), timing);
         let at = world.buffer(&[0, 5, 0]);
-        // One CTA, so nobody produces.
+        // With only one CTA, no CTA produces.
         let waiting = world.launch(0, "producer_consumer", 1, 32, &[at]);
         let _ = waiting;
         let consumer = world.launch(0, "producer_consumer", 1, 32, &[at]);
@@ -330,7 +330,7 @@ fn a_stream_waits_for_a_word_of_memory() {
     let marker = world.enqueue(0, Work::Marker);
     world.settle();
     assert!(world.done.is_empty(), "nothing has been written");
-    // Time goes on as far as the host lets it.
+    // Time advances only as far as the host lets it.
     let until = Horizon { until: Some(Nanos(5_000)), warp_instructions: u64::MAX };
     assert_eq!(world.gpu.poll(until, &mut Vec::new()), Activity::Busy);
     assert_eq!(world.gpu.now(), Nanos(5_000));
@@ -371,8 +371,8 @@ impl Dice {
     }
 }
 
-/// The heart of it: workers lose and gain SMs, are stalled and resumed, helpers come; memory is as
-/// without all that.
+/// Workers lose and gain SMs, are stalled and resumed, and helper grids join. Memory ends as
+/// without these moves.
 #[test]
 fn workers_survive_moving_borders() {
     let module = partita_ptx::parse(include_str!("ptx/collatz.ptx")).unwrap();
@@ -426,7 +426,7 @@ fn workers_survive_moving_borders() {
         assert!(moved >= 3, "seed {seed}: the grid was over before anything moved");
         set(&mut world, control::ALLOWED, 0x00ff_ffff);
         set(&mut world, control::STALLED, 0);
-        // Whoever left is replaced, as the engine would.
+        // Each worker that left is replaced, as the engine does.
         world.gpu.create_stream(StreamId(99)).unwrap();
         world.launch(99, "collatz", workers, 128, &[out, u64::from(n), at | 1]);
         world.settle();
@@ -457,7 +457,8 @@ fn addresses_of_windows_are_used_again() {
             base + size(window) <= start || start + size(other) <= base
         }));
         live.insert(window, base);
-        // At most 40 at a time, gone in another order than they came.
+        // At most 40 windows exist at a time, and they are released in another order than they
+        // came.
         if window >= 40 {
             let gone = *live.keys().nth((window % 7) as usize).unwrap();
             live.remove(&gone);

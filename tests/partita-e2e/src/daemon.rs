@@ -156,7 +156,7 @@ impl Daemon {
         }
     }
 
-    /// One GET on the API socket; nothing where it does not answer with 200.
+    /// Sends one GET to the API socket; `None` for any answer but 200.
     fn get(&self, path: &str) -> Option<Value> {
         let mut stream = UnixStream::connect(self.socket_dir().join("api.sock")).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;

@@ -124,8 +124,8 @@ pub fn python_frameworks() -> PathBuf {
     python
 }
 
-/// The virtual environment of the toolchain with an addition in it, installed first if it is not
-/// there.
+/// The virtual environment of the toolchain with an addition. The function installs the addition if
+/// it is missing.
 fn installed(addition: &Addition) -> PathBuf {
     let cache = cache_dir();
     fs::create_dir_all(&cache).expect("the cache directory can be created");
@@ -148,8 +148,8 @@ fn installed(addition: &Addition) -> PathBuf {
         );
     }
     run(
-        // Not `bin/pip`, which would install where the environment was made even if the cache has
-        // been moved.
+        // `bin/pip` would install into the environment's original folder, even after a move of the
+        // cache.
         Command::new(venv.join("bin/python3"))
             .args(["-m", "pip", "install", "--quiet"])
             .args(*options)
@@ -214,8 +214,8 @@ fn compiled(name: &str, hash: u64, command: impl FnOnce(&Path) -> Command) -> Pa
         return executable;
     }
     fs::create_dir_all(&folder).expect("the program's folder can be created");
-    // Tests compile the same program at once, in threads and in processes; whoever is last wins,
-    // with the same bytes.
+    // Threads and processes compile the same program at once. The last one wins, with the same
+    // bytes.
     let workplace = tempfile::tempdir_in(&folder).expect("a folder can be made in the cache");
     let unfinished = workplace.path().join(name);
     run(&mut command(&unfinished), "Debian: apt-get install g++");

@@ -25,8 +25,8 @@ fn texts() -> Vec<PathBuf> {
     texts
 }
 
-/// Compares one text's kernels with those of its machine code; how many there were. `None`: the
-/// assembler does not take it.
+/// Compares one text's kernels with those of its machine code. Returns their number, or `None`
+/// where the assembler rejects the text.
 fn compare(ptxas: &Path, path: &Path, architecture: u32, folder: &Path) -> Option<usize> {
     let text = std::fs::read_to_string(path).expect("a file of the repository");
     let module = partita_ptx::parse(&text).ok()?;

@@ -42,7 +42,7 @@ fn the_summary_is_measured() {
     assert!(value("search") > 0.0 && value("resize: last worker left, longest") > 0.0);
 }
 
-/// On a GPU of six SMs, because a program of its own speed is emulated seven times.
+/// The GPU has six SMs, because the test emulates a program at full length seven times.
 #[test]
 fn programs_are_measured_alone_and_in_pairs() {
     let specs =

@@ -65,7 +65,7 @@ fn a_program_that_a_kernel_waits_for_need_not_call() {
     passes("no_calls", "emu,patience=3600000");
 }
 
-/// The same on a device that checks nothing, as a real GPU: kernels keep to their memory by
+/// Runs on a device that checks nothing, like a real GPU. Rewritten kernels keep to their memory by
 /// themselves.
 mod guarded {
     macro_rules! programs {
@@ -91,7 +91,7 @@ fn a_failed_assertion_is_in_the_log_and_on_standard_error() {
     let daemon = Daemon::start("emu");
     let output = daemon.run(&program).output().expect("partita can be started");
     expect_passed("assert", &output);
-    // As CUDA prints it: a line for each thread of the warp that found it.
+    // CUDA prints one line for each thread of the warp that failed the assertion.
     let stderr = String::from_utf8_lossy(&output.stderr);
     let lines: Vec<&str> = stderr.lines().filter(|line| line.contains("Assertion")).collect();
     assert_eq!(lines.len(), 28, "{stderr}");

@@ -27,8 +27,8 @@ fn compiled(runtime: Runtime) -> PathBuf {
     toolchain::program_with("two_gpus", &own.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-/// One thread with `cudaSetDevice` in turns, a thread for each device, copies between them, waits
-/// for the other's events.
+/// Uses `cudaSetDevice` in turns on one thread, one thread for each device, copies between the
+/// devices, and waits for the other's events.
 #[test]
 fn a_program_uses_two_gpus() {
     let daemon = Daemon::with_devices(&TWO, EVEN);
@@ -41,8 +41,8 @@ fn a_program_uses_two_gpus() {
     assert_eq!((status.gpu.memory_used_bytes, status.others[0].gpu.memory_used_bytes), (0, 0));
 }
 
-/// Time stands still on a GPU while nobody waits for it: who waits for the other must not be waited
-/// for.
+/// Time stands still on a GPU while no thread waits for it. So two GPUs must not wait for each
+/// other.
 #[test]
 fn a_program_uses_two_gpus_that_keep_time() {
     let daemon = Daemon::with_devices(
@@ -133,7 +133,7 @@ fn the_fall_of_one_gpu_is_not_that_of_programs_on_the_other() {
 
 #[test]
 fn a_program_sees_the_gpus_of_its_user() {
-    // Every system has that user, and nobody runs tests as it.
+    // Every system has this user, and no tests run as this user.
     let config = format!("{EVEN}[[policy.gpu]]\nnumber = 1\ntenants = [\"daemon\"]\n");
     let daemon = Daemon::with_devices(&TWO, &config);
     assert_eq!(listed(&daemon, &[]), [24]);

@@ -111,8 +111,8 @@ fn kernels_run_as_they_are_under_the_baselines() {
     }
 }
 
-/// Runs two programs at once, which connect in this order; when each one's last CTA left, in device
-/// time.
+/// Runs two programs at once, which connect in this order. Returns the device times at which each
+/// one's last CTA left.
 fn ends_of_two(programs: [(&str, &str); 2]) -> Vec<u64> {
     let daemon = Daemon::start("emu:cd-search-24,patience=60000,together=2");
     let mut children = Vec::new();
@@ -191,8 +191,9 @@ fn the_report_says_that_the_rewritten_kernel_ran() {
     assert!(held.release().status.success());
 }
 
-/// What `faults.cu` is asked for, the error of it and of the call after it, and what its line in
-/// the log says beside kernel, CTA, thread and line; `docs/faults.md` has the messages in full.
+/// Arguments of `faults.cu`, the error of the faulty call and of the next call, and the log line's
+/// text. The log line also has kernel, CTA, thread and line; `docs/faults.md` has the full
+/// messages.
 const FAULTS: [(&str, &str, &[&str]); 14] = [
     (
         "beyond",
@@ -263,7 +264,8 @@ fn a_fault_gives_cudas_error_and_a_line_in_the_log() {
     expect_success(&after, &["PASSED"]);
 }
 
-/// As on a GPU, a kernel may go past an allocation inside the pages that its program has mapped.
+/// A kernel may access memory past an allocation, inside the pages that its program has mapped, as
+/// on a GPU.
 #[test]
 fn an_access_past_an_allocation_passes_and_is_told_once() {
     let daemon = Daemon::start("emu");

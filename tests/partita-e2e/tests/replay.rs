@@ -38,8 +38,8 @@ fn a_run_of_two_programs_is_replayed_to_the_bit() {
     assert_eq!(output.status.code(), Some(0), "{found:#}");
     assert_eq!((&found["different"], &found["complete"]), (&0.into(), &true.into()), "{found:#}");
     let count = |name: &str| found[name].as_u64().unwrap_or_default();
-    // What both programs ask for: a grid each; two copies up and one down of one, a fill and a copy
-    // down of the other.
+    // Both programs launch one grid each. One makes two copies to the device and one to the host;
+    // the other makes a fill and a copy to the host.
     assert!(count("launches") >= 2 && count("copies") >= 5, "{found:#}");
     // No grid of workers starts before its control block has been written.
     assert!(count("writes") >= count("launches"), "{found:#}");
@@ -47,7 +47,7 @@ fn a_run_of_two_programs_is_replayed_to_the_bit() {
     assert!(count("memories") >= 3, "each window when it was given back, and the end: {found:#}");
     assert!(count("device_time_ns") >= status.gpu.device_time_ns, "{found:#}");
 
-    // The same run on a GPU whose memory is a little slower is another one.
+    // A GPU with slower memory gives a different run.
     let bytes = std::fs::read(&recording).expect("it was written");
     let latency = b"dram_latency_cycles = ";
     let at =

@@ -46,7 +46,7 @@ fn wait_for_halves(daemon: &Daemon) -> (ApplicationId, ApplicationId) {
 fn check_residency(trace: &TraceReport) -> usize {
     assert_eq!(trace.dropped, 0, "the trace is whole");
     let mut resident: BTreeMap<SmId, BTreeMap<ApplicationId, i64>> = BTreeMap::new();
-    // When each application was last told that an SM is no longer its own.
+    // The time at which each application last lost an SM.
     let mut lost: BTreeMap<(ApplicationId, SmId), Nanos> = BTreeMap::new();
     let mut late_exits = 0;
     for entry in &trace.entries {
@@ -129,9 +129,9 @@ fn check_moving_border(device: &str) {
                 && *to == kept)
         })
         .expect("the trace has the resize");
-    // On each SM that moved, A's workers leave after the border; only when the last has signed off
-    // B is given the SM. (CTAs that the hardware places where their application is not, A's later
-    // or B's earlier, find that the SM is not theirs, and leave without work.)
+    // On each moved SM, A's workers leave after the border. B gets the SM only when the last one
+    // has signed off. A burnt CTA of A or B finds that the SM is not its application's, and leaves
+    // without work.
     for sm in moved.iter() {
         let on_sm = |entry: &TraceEntry, whose, kind| {
             matches!(entry, TraceEntry::Residency { change, application, .. }
@@ -154,7 +154,7 @@ fn check_moving_border(device: &str) {
             })
             .unwrap_or_else(|| panic!("no worker of A left {sm}"));
         assert!(left > border, "{sm}: A's workers stay until the border moves");
-        // The last time: who came first had all SMs to begin with.
+        // The last move counts, because the first application had all SMs at the beginning.
         let given = trace
             .entries
             .iter()
@@ -164,8 +164,8 @@ fn check_moving_border(device: &str) {
             })
             .unwrap_or_else(|| panic!("{sm} was not given to B"));
         let after = &trace.entries[given..];
-        // A worker signs off before its last instructions, so that it may be seen to leave just
-        // after B was given the SM; B's workers there stay to the end of their launch.
+        // A worker signs off before its last instructions, so its exit may be seen just after B got
+        // the SM. B's workers on that SM stay to the end of their launch.
         let first_of_b = after.iter().find(|entry| on_sm(entry, b, ResidencyKind::Start)).map(cta);
         let b_left = after
             .iter()
@@ -272,7 +272,7 @@ fn a_program_killed_a_hundred_times_disturbs_nobody() {
                 .wrapping_mul(6_364_136_223_846_793_005)
                 .wrapping_add(1_442_695_040_888_963_407);
             std::thread::sleep(std::time::Duration::from_micros((seed >> 33) % 60_000));
-            // It may have ended by itself.
+            // The process may have ended by itself.
             let _ = kill_process(Pid::from_child(&child), Signal::KILL);
             child.wait().unwrap();
         }
@@ -285,7 +285,7 @@ fn a_program_killed_a_hundred_times_disturbs_nobody() {
     assert_eq!(status.gpu.restarts, 0, "{}", daemon.log());
 }
 
-/// A kernel that never ends holds all SMs; the end of its program gives them to the next one.
+/// A kernel that never ends holds all SMs until its program ends. Then the next program gets them.
 #[test]
 fn an_endless_kernel_ends_with_its_program() {
     for device in ["emu", "emu,timing=off"] {
@@ -295,7 +295,7 @@ fn an_endless_kernel_ends_with_its_program() {
         let mut line = String::new();
         BufReader::new(endless.stdout.take().unwrap()).read_line(&mut line).unwrap();
         assert_eq!(line, "endless\n");
-        // Not `INT`, which a shell lets its background commands ignore.
+        // A shell makes its background commands ignore `INT`.
         kill_process(Pid::from_child(&endless), Signal::TERM).unwrap();
         assert!(!endless.wait().unwrap().success());
         let next = daemon.run(&toolchain::program("vecAdd")).arg("1000").output().unwrap();

@@ -132,7 +132,7 @@ fn framework(device: &str, name: &str) {
     let python = toolchain::python_frameworks();
     let program = partita_e2e::workspace().join("tests/partita-e2e/programs/frameworks").join(name);
     let cache = tempfile::tempdir().expect("a folder can be made");
-    // The daemon is the program's own, and nothing that an earlier run has compiled is there.
+    // The program has its own daemon, and no compiled code of an earlier run.
     let mut command = Command::new(partita_e2e::binaries::binary("partita"));
     command.args(["run", "--device", device, "--"]).arg(python).arg(program.with_extension("py"));
     for variable in ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "PARTITA_CACHE_DIR"] {

@@ -140,7 +140,7 @@ fn map(state: &mut State, info: MapInfo) -> Result<u32, u32> {
                 _ => return Err(INVALID_VALUE),
             }
             let start = memory::pin(state, bytes)?;
-            // What was in it was another's.
+            // The memory may have held another array's data.
             memory::set(start, 0x5a, 1, bytes);
             if let Some(array) = state.arrays.get_mut(&info.resource) {
                 array.memory = Some((start, info.memory));

@@ -298,7 +298,7 @@ exports! {
         copy(state, to, from, size, stream, from, to)
     }
     cuMemcpyDtoDAsync_v2(to: u64, from: u64, size: usize, stream: u64) Beside |state| {
-        // What is copied must not overlap.
+        // Source and target of a copy must not overlap.
         if to.abs_diff(from) < size as u64 {
             return Err(INVALID_VALUE);
         }

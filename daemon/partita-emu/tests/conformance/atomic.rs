@@ -12,7 +12,7 @@ fn kind(bits: u32) -> char {
     }
 }
 
-/// Compares what `operation` gives back (the old value) and what it leaves in memory.
+/// Compares the atomic's result (the old value) and the memory afterwards with a reference.
 fn both(
     table: &mut Table,
     operation: &str,
@@ -162,7 +162,7 @@ fn floating_point() {
 #[test]
 fn all_threads_on_one_word() {
     let mut table = Table::new("contended atomics");
-    // Lane after lane in any order: the old values are 0, 1, 2 … of the warp, each once.
+    // Lanes execute in any order. The old values of the warp are 0, 1, 2 and so on, each once.
     let inputs: Vec<_> = (0..2048).map(|i| [i, 0, 0]).collect();
     let text = ".shared .b32 word;\nmov.u32 %t1, %tid.x;\nsetp.eq.u32 %q1, %t1, 0;\n@%q1 \
         st.shared.b32 [word], 0;\n\

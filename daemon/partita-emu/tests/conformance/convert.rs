@@ -90,7 +90,7 @@ fn from_integers() {
 
 fn float_inputs(format: Format, seed: u64) -> Vec<[u64; 3]> {
     let mut edges = format.edges();
-    // Numbers around every integer limit and with every fraction of a quarter.
+    // Numbers around every integer limit, with all fractions of a quarter.
     for bit in [0_u32, 1, 7, 8, 15, 16, 31, 32, 52, 63, 64] {
         for quarter in -9_i128..=9 {
             let value = Exact::from_integer((1_i128 << (bit + 2)) + quarter);

@@ -4,7 +4,7 @@
 use crate::exact::{BF16, Exact, F16, F32, F64, Format, MODES, Mode};
 use crate::harness::{Table, Want, triples};
 
-/// What an exact operation gives.
+/// The result of an exact operation.
 enum Result {
     Nan,
     Infinite { negative: bool },
@@ -330,7 +330,7 @@ fn halves() {
                 Want::Bits(sign(x[0] & 0xffff) | sign(x[0] >> 16) << 16)
             });
             if ty == "f16" {
-                // What becomes of a NaN's bits is left open.
+                // The bits of a NaN result are not specified.
                 let flushed = |x: u64| sign(format.flush(x & 0xffff));
                 let number = |x: u64| !format.is_nan(x & 0xffff);
                 let some: Vec<_> = inputs.iter().copied().filter(|x| number(x[0])).collect();
@@ -388,7 +388,7 @@ fn extremes() {
                 if format == F64 && !flags.is_empty() {
                     continue;
                 }
-                // The sign that a number takes from a NaN is left open.
+                // The sign that a number takes from a NaN is not specified.
                 let inputs: Vec<_> = inputs
                     .iter()
                     .copied()

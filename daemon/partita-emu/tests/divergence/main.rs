@@ -17,7 +17,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestError, TestRunner};
 use reference::Left;
 
-/// Programs that are tried where nothing else is said.
+/// The number of programs by default.
 const CASES: u32 = 80;
 const SEED: u64 = 1;
 /// No program of a few hundred lines needs more.

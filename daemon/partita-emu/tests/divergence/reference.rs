@@ -29,7 +29,7 @@ struct Frame {
     predicates: Vec<bool>,
     local: [u32; LOCAL_WORDS as usize],
     parameters: [u32; PARAMETERS],
-    /// Where the caller wants the result.
+    /// The caller's register for the result.
     result: usize,
 }
 
@@ -56,7 +56,7 @@ impl Frame {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Runs,
-    /// At a line that needs others.
+    /// The thread waits at a line that needs other threads.
     Waits,
     Gone,
 }
@@ -263,7 +263,7 @@ impl Cta<'_> {
         self.frame(index).registers[register]
     }
 
-    /// All threads wait or are gone: lets those go on that have all that they wait for.
+    /// All threads wait or have exited: releases those whose partners have all arrived.
     fn meet(&mut self) -> bool {
         let mut any = false;
         for index in 0..self.threads.len() {
@@ -331,7 +331,7 @@ impl Cta<'_> {
         true
     }
 
-    /// What one of the threads `here` gets.
+    /// The result of one of the threads `here`.
     fn result(&mut self, together: Together, thread: usize, here: &[usize]) -> (u32, bool) {
         let mask = |threads: &mut dyn Iterator<Item = usize>| {
             threads.fold(0_u32, |all, t| all | 1 << (t % 32))

@@ -50,7 +50,7 @@ impl Level {
     fn either(self, other: Self) -> Self {
         match (self.min(other), self.max(other)) {
             (least, most) if least == most => most,
-            // One of two is not exactly it.
+            // A value that is `%tid.x` or another value is not exactly `%tid.x`.
             (_, Self::TidX) => Self::Varying,
             (_, most) => most,
         }

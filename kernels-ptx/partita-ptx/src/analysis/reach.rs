@@ -19,7 +19,7 @@ pub(crate) struct Definition {
 /// Result of the analysis.
 #[derive(Clone, Debug)]
 pub(crate) struct Reaching {
-    /// By register, then by statement.
+    /// Definitions, ordered by register and then by statement.
     definitions: Vec<Definition>,
     /// For each register, the beginning of its definitions, and last the end of all.
     starts: Vec<u32>,

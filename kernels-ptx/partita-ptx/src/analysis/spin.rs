@@ -200,7 +200,7 @@ mod tests {
             true,
         );
         check("call f;", true);
-        // Only those atomics whose result somebody reads.
+        // Only atomics with a result that some instruction reads.
         check("A: atom.global.add.u32 %r3, [g], 1; @%p bra A;", false);
         check("A: atom.global.add.u32 _, [g], 1; @%p bra A;", false);
         check("A: atom.global.add.u32 %r3, [g], 1; @%p bra A; st.shared.u32 [s], %r3;", true);

@@ -57,7 +57,7 @@ impl Masks {
                 (Op::Activemask, _) => Known::Active,
                 _ => Known::Unknown,
             };
-            // The first operand may be written; a source that counts as a result only loses
+            // The first operand may be a result. A source that counts as a result only loses
             // knowledge.
             let mut note = |reg: Reg| {
                 let known = &mut known[reg.index()];
