@@ -10,8 +10,9 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockop
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Time limit of the daemon's answer. The daemon may have to start the data plane first.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// Time limit of the daemon's answer. The daemon may have to start the data plane first, and an
+/// overloaded host takes its time for both.
+const PATIENCE: Duration = Duration::from_secs(120);
 const SYSTEM_DIR: &str = "/run/partita";
 
 /// The reason why there is no session.

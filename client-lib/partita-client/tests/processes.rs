@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 const SERVE: &str = "PARTITA_TEST_SERVE";
 const CONNECT: &str = "PARTITA_TEST_CONNECT";
 
+/// The longest time for what needs no more than a processor: an overloaded host has one at last.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Not a test of its own: the daemon's process in other tests.
 #[test]
 fn daemon_process() {
@@ -82,20 +85,17 @@ fn connect(dir: &Path) -> Session {
     loop {
         match Session::connect(dir) {
             Ok(session) => return session,
-            Err(error) => assert!(start.elapsed() < Duration::from_secs(10), "{error}"),
+            Err(error) => assert!(start.elapsed() < PATIENCE, "{error}"),
         }
         std::thread::sleep(Duration::from_millis(5));
     }
 }
 
-/// Does something that must end within a second.
-/// What "at once" is on a machine that does much else.
-const AT_ONCE: Duration = Duration::from_secs(10);
-
+/// Does something that must end although the daemon is dead.
 fn soon<T>(what: &str, f: impl FnOnce() -> T) -> T {
     let start = Instant::now();
     let result = f();
-    assert!(start.elapsed() < AT_ONCE, "{what} took {:?}", start.elapsed());
+    assert!(start.elapsed() < PATIENCE, "{what} took {:?}", start.elapsed());
     result
 }
 
@@ -143,7 +143,7 @@ fn the_daemons_death_ends_waiting_threads() {
         for thread in threads {
             let (error, at) = thread.join().unwrap();
             assert_eq!(error.code, code::PEER_GONE);
-            assert!(at.duration_since(died) < AT_ONCE, "told at once");
+            assert!(at.duration_since(died) < PATIENCE, "told at once");
         }
     });
 }

@@ -24,6 +24,10 @@ use serde::{Deserialize, Serialize};
 /// The largest frame. A full trace is the largest message, some tens of megabytes.
 pub const MAX_FRAME_BYTES: usize = 256 << 20;
 
+/// The name of the thread of `partita-gpu` that writes answers. Requests are answered by the main
+/// thread and by this one.
+pub const ANSWERING_THREAD: &str = "answers";
+
 /// The largest packet of the sessions socket.
 pub const MAX_HAND_OVER_BYTES: usize = 8 << 10;
 

@@ -17,10 +17,11 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tokio::net::UnixStream;
 
-/// The longest time that a daemon may take to answer.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Repetitions of a question that changes nothing, where the data plane is busy. The daemon gives
-/// up after 10 s each time.
+/// The longest time that a daemon may take to answer. The daemon waits for its data plane for 10 s
+/// in which that has a processor, which take longer on an overloaded host.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Repetitions of a question that changes nothing, where the data plane is busy and the daemon has
+/// given up.
 const RETRIES: u32 = 5;
 /// The longest answer that is read, in bytes. A full trace is the longest answer.
 const LONGEST_ANSWER: usize = 256 << 20;

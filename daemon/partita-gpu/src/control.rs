@@ -3,7 +3,9 @@
 //! The owner thread reads questions without waiting. A thread of its own encodes and writes the
 //! answers: a long trace, or a `partitad` that reads slowly, must not hold up sessions.
 
-use partita_wire::supervise::{Answer, FrameError, FrameReader, FromGpu, ToGpu, encode};
+use partita_wire::supervise::{
+    ANSWERING_THREAD, Answer, FrameError, FrameReader, FromGpu, ToGpu, encode,
+};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -50,7 +52,7 @@ impl Control {
         let (outbox, messages) = sync_channel(OUTBOX);
         let to = Arc::clone(&socket);
         thread::Builder::new()
-            .name("answers".into())
+            .name(ANSWERING_THREAD.into())
             .spawn(move || write_answers(&to, &messages))?;
         Ok(Control { socket, frames: FrameReader::default(), outbox })
     }

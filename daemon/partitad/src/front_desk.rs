@@ -26,7 +26,7 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The longest time that a client waits for a restarting data plane.
-const GPU_PATIENCE: Duration = Duration::from_secs(10);
+const GPU_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The most clients at the desk at a time.
 const CLIENTS: usize = 512;

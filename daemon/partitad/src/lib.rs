@@ -26,6 +26,7 @@ pub mod front_desk;
 pub mod gpus;
 pub mod link;
 pub mod options;
+mod patience;
 pub mod policy;
 pub mod problem;
 pub mod readiness;

@@ -6,6 +6,7 @@
 //! control socket: a caller that goes away within a question, such as an HTTP client that hangs up,
 //! harms no other.
 
+use crate::patience::{ANSWER_LIMIT, in_time};
 use partita_model::{DeviceFacts, SessionId};
 use partita_wire::supervise::{
     Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, ToGpu, encode,
@@ -22,10 +23,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::{mpsc, oneshot, watch};
-
-/// How long an answer may take. The data plane answers within milliseconds unless the machine is
-/// overloaded.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Requests that may wait for the socket.
 const OUTBOX: usize = 64;
@@ -53,8 +50,8 @@ pub enum AskError {
     /// There is no `partita-gpu` at the moment, or it died while it was asked.
     #[error("partita-gpu is being restarted")]
     Gone,
-    /// It did not answer in time.
-    #[error("partita-gpu has not answered for {} s", ANSWER_TIMEOUT.as_secs())]
+    /// It did not answer in time ([`crate::patience`]).
+    #[error("partita-gpu has not answered for {} s", ANSWER_LIMIT.as_secs())]
     Timeout,
     /// The question cannot be sent.
     #[error(transparent)]
@@ -137,10 +134,9 @@ impl Link {
             self.outbox.send(frame).await.map_err(|_| AskError::Gone)?;
             answer.await.map_err(|_| AskError::Gone)
         };
-        let result =
-            tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
+        let result = in_time(self.pid, exchange).await;
         drop(forget);
-        result?
+        result.unwrap_or(Err(AskError::Timeout))
     }
 
     /// Gives a client to the process and waits until the process has answered it.
@@ -162,10 +158,9 @@ impl Link {
             })?;
             answered.await.map_err(|_| AskError::Gone)
         };
-        let result =
-            tokio::time::timeout(ANSWER_TIMEOUT, exchange).await.map_err(|_| AskError::Timeout);
+        let result = in_time(self.pid, exchange).await;
         drop(forget);
-        result?
+        result.unwrap_or(Err(AskError::Timeout))
     }
 
     async fn send_client(&self, session: &HandOver, client: BorrowedFd<'_>) -> io::Result<()> {

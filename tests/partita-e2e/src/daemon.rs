@@ -11,8 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take that is only a question of starting, stopping or answering.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a start, an end or an answer may take on an overloaded host.
+pub const PATIENCE: Duration = Duration::from_secs(180);
 
 /// A running `partitad`; dropping it ends it.
 pub struct Daemon {

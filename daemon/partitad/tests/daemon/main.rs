@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 const PTX: &str = include_str!("../support/spin.ptx");
 const DEVICE: &str = "emu:cd-search-24";
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const THREADS: u32 = 64;
 /// CTAs of a held launch. With 8000 rounds each they are a minute of work for the emulator, and
 /// little work where they return at once.
@@ -443,6 +443,19 @@ fn a_client_that_the_data_plane_had_not_answered_is_served_by_the_next() {
     let client = connecting.join().unwrap();
     client.check(&client.spin(10, 10));
     assert_eq!(daemon.status().gpu.restarts, 1);
+}
+
+#[test]
+fn a_stopped_data_plane_is_reported() {
+    let daemon = Daemon::start();
+    let gpu = Pid::from_raw(daemon.status().gpu.pid.cast_signed()).unwrap();
+    kill_process(gpu, Signal::STOP).unwrap();
+    let answer = daemon.ask("GET /v1/status", "");
+    assert_eq!(answer.status, 504);
+    let detail = "partita-gpu has not answered for 10 s; try again";
+    assert_eq!(answer.body["detail"], detail);
+    kill_process(gpu, Signal::CONT).unwrap();
+    assert_eq!(daemon.ask("GET /v1/status", "").status, 200);
 }
 
 #[test]

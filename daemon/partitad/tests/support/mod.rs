@@ -6,6 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
+/// How long an answer may take on an overloaded host.
+const PATIENCE: Duration = Duration::from_secs(180);
+
 /// An answer whose body is JSON or empty; where it is an error, a problem.
 pub struct HttpAnswer {
     pub status: u16,
@@ -15,7 +18,7 @@ pub struct HttpAnswer {
 /// Sends `METHOD /path` with a body and reads the answer. Nothing where nobody listens.
 pub fn ask(socket: &Path, request: &str, body: &str) -> Option<HttpAnswer> {
     let mut stream = UnixStream::connect(socket).ok()?;
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
     let request = format!(
         "{request} HTTP/1.1\r\nHost: partita\r\nConnection: close\r\nContent-Type: \
