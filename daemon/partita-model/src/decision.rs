@@ -104,7 +104,7 @@ pub enum Cause {
     /// An administrator chose another policy.
     Configuration,
     /// A measuring interval ended.
-    Window,
+    Interval,
 }
 
 /// One decision with its inputs.
@@ -119,7 +119,7 @@ pub struct DecisionRecord {
     /// The event for which the partitioner was asked.
     pub cause: Cause,
     /// The measuring interval, if there was one.
-    pub window: Option<WindowRecord>,
+    pub interval: Option<IntervalRecord>,
     /// The SMs to distribute.
     pub sms: SmSet,
     /// The applications that share the SMs, in order of id.
@@ -134,7 +134,7 @@ pub struct DecisionRecord {
 
 /// A measuring interval.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct WindowRecord {
+pub struct IntervalRecord {
     /// The time at which the last worker had followed the previous decision.
     pub settled: Nanos,
     /// The end of the warm-up, at which measuring began.

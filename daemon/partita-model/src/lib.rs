@@ -35,8 +35,8 @@ pub use awaited::{AwaitedWord, WaitCondition};
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{
-    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice, Progress,
-    Traffic, WindowRecord,
+    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, IntervalRecord, Note,
+    Notice, Progress, Traffic,
 };
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};

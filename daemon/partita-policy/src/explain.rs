@@ -15,11 +15,11 @@ pub fn explain(record: &DecisionRecord) -> Vec<String> {
 
 fn opening(record: &DecisionRecord) -> String {
     let DecisionRecord { sequence, time, partitioner, stage, .. } = record;
-    let cause = match (record.cause, &record.window) {
-        (Cause::Window, Some(window)) => {
-            format!("after a window of {} cycles", window.cycles)
+    let cause = match (record.cause, &record.interval) {
+        (Cause::Interval, Some(interval)) => {
+            format!("after an interval of {} cycles", interval.cycles)
         }
-        (Cause::Window, None) => "after a window".to_owned(),
+        (Cause::Interval, None) => "after an interval".to_owned(),
         (Cause::Configuration, _) => "because an administrator chose this policy".to_owned(),
         (Cause::Membership, _) => {
             "because applications came, went, began or ceased to work".to_owned()

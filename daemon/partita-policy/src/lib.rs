@@ -11,7 +11,7 @@
 //!
 //! # Units
 //!
-//! Time is device time in nanoseconds; windows are set in cycles of the SM clock. Bandwidths are
+//! Time is device time in nanoseconds; intervals are set in cycles of the SM clock. Bandwidths are
 //! bytes per second. Instructions are warp instructions, and an APKI is per kilo warp instruction.
 //!
 //! # What this leaves alone
@@ -35,7 +35,7 @@ pub use models::{
 };
 pub use partitioners::{
     ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Even,
-    Partitioner, Sample, StaticShares, WindowRequest,
+    IntervalRequest, Partitioner, Sample, StaticShares,
 };
 pub use plans::{Plan, PlanError, whole_groups};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};

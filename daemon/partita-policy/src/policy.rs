@@ -2,7 +2,7 @@
 //!
 //! [`Policy`] is shown the applications whenever something may have changed, and at the latest when
 //! it asks to be ([`Policy::next_at`]). It keeps track of who has work, lends the SMs of those who
-//! have had none for a while, measures windows, asks selector and partitioner, and keeps a record
+//! have had none for a while, measures intervals, asks selector and partitioner, and keeps a record
 //! of every decision.
 //!
 //! # Invariants
@@ -13,7 +13,7 @@
 //! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of
 //!   the above.
 
-use crate::measuring::{Clock, Measured, Reading, Windows};
+use crate::measuring::{Clock, Intervals, Measured, Reading};
 use crate::{ApplicationSample, Awaits, Decision, Partitioner, Plan, Sample, Selector};
 use partita_model::{
     ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet,
@@ -24,7 +24,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// What can be set about the loop.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct PolicySettings {
-    /// SM clock, for windows that are set in cycles.
+    /// SM clock, for intervals that are set in cycles.
     pub sm_clock_khz: u32,
     /// An application without work keeps its SMs for so long, then lends them to those who have
     /// some.
@@ -126,7 +126,7 @@ pub struct Policy {
     /// Those of them that run at present.
     together: BTreeSet<ApplicationId>,
     orders: Orders,
-    windows: Windows,
+    intervals: Intervals,
     sequence: u64,
     records: VecDeque<DecisionRecord>,
     /// The last record that says why things are as they are.
@@ -146,7 +146,7 @@ impl Policy {
     ) -> Self {
         let clock = Clock { khz: settings.sm_clock_khz };
         Policy {
-            windows: Windows::new(clock, settings.settle_limit),
+            intervals: Intervals::new(clock, settings.settle_limit),
             settings,
             selector,
             partitioner,
@@ -173,7 +173,7 @@ impl Policy {
     ) {
         self.selector = selector;
         self.partitioner = partitioner;
-        self.windows.begin(self.now, None, false, &BTreeMap::new());
+        self.intervals.begin(self.now, None, false, &BTreeMap::new());
         self.replaced = true;
     }
 
@@ -186,13 +186,13 @@ impl Policy {
         let worked = self.longest_work(&applications);
         self.track(&applications);
         if self.now.saturating_sub(looked).saturating_sub(worked) >= self.settings.idle_grace {
-            self.windows.restart(self.now);
+            self.intervals.restart(self.now);
         }
         let members: BTreeSet<ApplicationId> =
             self.tracked.iter().filter(|(_, tracked)| tracked.active).map(|(&id, _)| id).collect();
         let readings = self.readings(&members);
-        let measured = self.windows.observe(self.now, seen.settled, &readings);
-        if let Some(since) = self.windows.take_overdue() {
+        let measured = self.intervals.observe(self.now, seen.settled, &readings);
+        if let Some(since) = self.intervals.take_overdue() {
             self.notices.push_back(Notice::NotSettled { since });
         }
         if members != self.members || seen.sms != self.sms {
@@ -207,7 +207,7 @@ impl Policy {
         if measured.is_none() && self.selector.again_at().is_none_or(|at| at > self.now) {
             return None;
         }
-        self.decide(&applications, Cause::Window, measured)
+        self.decide(&applications, Cause::Interval, measured)
     }
 
     /// When it wants to be shown the applications again at the latest.
@@ -219,7 +219,7 @@ impl Policy {
         let grace =
             idle.map(|t| Nanos(t.idle_since.0.saturating_add(self.settings.idle_grace.0))).min();
         let turn = self.selector.again_at();
-        grace.into_iter().chain(self.windows.next_at(self.now)).chain(turn).min()
+        grace.into_iter().chain(self.intervals.next_at(self.now)).chain(turn).min()
     }
 
     /// Whether an application shares the SMs: it has work, or has not been without for long, or
@@ -300,7 +300,7 @@ impl Policy {
     }
 
     fn readings(&self, members: &BTreeSet<ApplicationId>) -> BTreeMap<ApplicationId, Reading> {
-        let awaits = self.windows.awaits();
+        let awaits = self.intervals.awaits();
         let measured = |id| match awaits {
             Awaits::Everybody => true,
             Awaits::Holders(sms) => !self.orders.plan.sms(id).is_disjoint(&sms),
@@ -324,7 +324,7 @@ impl Policy {
     ) -> Option<&Orders> {
         let mut sample = self.sample(seen, cause, measured.as_ref());
         let together = self.selector.step(&sample);
-        if cause == Cause::Window && (together != self.together || measured.is_none()) {
+        if cause == Cause::Interval && (together != self.together || measured.is_none()) {
             if together == self.together {
                 return None;
             }
@@ -351,8 +351,8 @@ impl Policy {
         let changed = orders != self.orders;
         self.record(&sample, &decision, &orders, changed);
         let readings = self.readings(&self.members);
-        let warm = changed || sample.cause != Cause::Window;
-        self.windows.begin(self.now, decision.next, warm, &readings);
+        let warm = changed || sample.cause != Cause::Interval;
+        self.intervals.begin(self.now, decision.next, warm, &readings);
         self.orders = orders;
         changed.then_some(&self.orders)
     }
@@ -390,8 +390,8 @@ impl Policy {
                 }
             })
             .collect();
-        let window = measured.map(|measured| measured.window);
-        Sample { now: self.now, cause, window, sms: self.sms, applications }
+        let interval = measured.map(|measured| measured.interval);
+        Sample { now: self.now, cause, interval, sms: self.sms, applications }
     }
 
     fn record(&mut self, sample: &Sample, decision: &Decision, orders: &Orders, changed: bool) {
@@ -404,7 +404,7 @@ impl Policy {
             time: sample.now,
             partitioner: self.partitioner.name().to_owned(),
             cause: sample.cause,
-            window: sample.window,
+            interval: sample.interval,
             sms: sample.sms,
             applications: sample
                 .applications

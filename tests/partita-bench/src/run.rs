@@ -547,7 +547,8 @@ impl History {
             if ["watch", "found"].contains(&&*record.stage) && self.searched.is_none() {
                 self.searched = Some(record.time.saturating_sub(begin).0);
             }
-            if record.stage == "profile" && record.cause == Cause::Window && self.stage == "watch" {
+            if record.stage == "profile" && record.cause == Cause::Interval && self.stage == "watch"
+            {
                 self.again += 1;
             }
             self.stage.clone_from(&record.stage);

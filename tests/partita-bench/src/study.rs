@@ -9,7 +9,7 @@
 //!   and first launches are counted.
 //! - **The oracle** is the best split that never moves, over even numbers of SMs, measured after a
 //!   warm-up: all for a while, then the best of them as long as the mix itself, because long CTAs
-//!   make short windows flatter some splits (one by 7 %).
+//!   make short intervals flatter some splits (one by 7 %).
 
 use crate::application::Application;
 use crate::cells::{Cell, Cells};

@@ -86,7 +86,7 @@ fn applications_that_need_less_leave_sms_empty() {
 }
 
 #[test]
-fn windows_begin_when_stalled_workers_have_come_to_a_border() {
+fn intervals_begin_when_stalled_workers_have_come_to_a_border() {
     let mut world = world(24);
     let ((a, _), (b, _)) = (world.session(), world.session());
     // A task of the longer one takes 20 us, and a border is seen at most 2 us late.
@@ -96,14 +96,14 @@ fn windows_begin_when_stalled_workers_have_come_to_a_border() {
     let decisions: Vec<_> = world.engine.decisions().cloned().collect();
     let mut looked = 0;
     for pair in decisions.windows(2) {
-        if let Some(window) = &pair[1].window
+        if let Some(interval) = &pair[1].interval
             && pair[0].applications.iter().any(|application| !application.stalled.is_empty())
             && pair[0]
                 .applications
                 .iter()
                 .any(|application| application.stalled != application.had_stalled)
         {
-            let waited = window.settled.saturating_sub(pair[0].time);
+            let waited = interval.settled.saturating_sub(pair[0].time);
             assert!(waited.0 >= 18_000, "{waited:?} after {:?}", pair[0]);
             looked += 1;
         }

@@ -50,7 +50,6 @@ fn variants() -> Vec<(&'static str, CdSearchSettings)> {
         ("the whole policy", whole()),
         ("no search: even, or power by halves", with(|s| s.trials = 0)),
         ("trials: 4 instead of 8", with(|s| s.trials = 4)),
-        ("confirm: winner not measured again", with(|s| s.confirm = 1)),
         ("hope: no neighbours", with(|s| s.hope = NEVER)),
         ("least: nobody is spared", with(|s| s.least = 0.0)),
         ("step: 1 SM instead of 2", with(|s| s.step = 1)),
@@ -58,10 +57,8 @@ fn variants() -> Vec<(&'static str, CdSearchSettings)> {
         ("few_rounds: no steps", with(|s| s.few_rounds = 0.0)),
         ("modest: nobody lends", with(|s| s.modest = NEVER)),
         ("patience: no interval again", with(|s| s.patience = 0)),
-        ("lack: everybody keeps enough", with(|s| s.lack = 0.0)),
         ("ctas: 16 instead of 64", with(|s| s.search.ctas = 16)),
         ("tolerance: nothing is a misfit", with(|s| s.tolerance = f64::INFINITY)),
-        ("misfits: 1 instead of 2", with(|s| s.misfits = 1)),
         ("pause: none", with(|s| s.pause = Cycles(0))),
     ]
 }

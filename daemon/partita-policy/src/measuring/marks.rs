@@ -1,32 +1,32 @@
-//! What a window sees of one application, and between which moments it is measured.
+//! What an interval sees of one application, and between which moments it is measured.
 //!
 //! # Edges
 //!
 //! CTAs that start together end together, so completions come in bursts of as many CTAs as are in
-//! flight. A window that is cut anywhere counts one burst more or less. So an application is
+//! flight. An interval that is cut anywhere counts one burst more or less. So an application is
 //! measured between two *edges*, moments at which its count was seen to grow: from the first in the
-//! window to the last with a whole number of *rounds* between them, a round being as many CTAs as
+//! interval to the last with a whole number of *rounds* between them, a round being as many CTAs as
 //! are in flight. However long a burst lasts, both are at the same place in it. There must be
 //! [`ROUNDS`] of them at least, or fewer that are so much alike that their mean is known to
-//! [`STEADY`]: launches whose CTAs take as long as a window would need eight of them for each step
-//! of a search. An edge is seen as late as the next look, so a window is looked at often
+//! [`STEADY`]: launches whose CTAs take as long as an interval would need eight of them for each
+//! step of a search. An edge is seen as late as the next look, so an interval is looked at often
 //! ([`crate::measuring`]).
 //!
 //! # Launches
 //!
 //! The rounds of a launch need not be alike: its last one is seldom full, its first CTAs may fill
-//! caches or prepare what the others use. A window that is half of a launch says nothing of the
+//! caches or prepare what the others use. An interval that is half of a launch says nothing of the
 //! other half. So the last edge is one behind a whole number of launches, where that leaves out no
-//! more than a quarter. A window that is to tell a class ([`WindowRequest::launches`]) waits for
-//! the first of these, if it takes no longer than twice as long. And however long its launch is, an
-//! application is waited for that has *paused*: for longer than [`PAUSE`] rounds nothing of it was
-//! complete, and the rounds that were seen have no place for that.
+//! more than a quarter. An interval that is to tell a class ([`IntervalRequest::launches`]) waits
+//! for the first of these, if it takes no longer than twice as long. And however long its launch
+//! is, an application is waited for that has *paused*: for longer than [`PAUSE`] rounds nothing of
+//! it was complete, and the rounds that were seen have no place for that.
 
-use crate::WindowRequest;
+use crate::IntervalRequest;
 use crate::models::float;
 use partita_model::{Nanos, Progress};
 
-/// Times as many CTAs as are in flight must complete in a window.
+/// Times as many CTAs as are in flight must complete in an interval.
 const ROUNDS: u64 = 8;
 /// A mean of at least so many rounds may do, where its standard error is a small part of it: a
 /// fifth of what a search looks for.
@@ -35,11 +35,11 @@ const STEADY: f64 = 0.01;
 /// CTAs of a round at least: of fewer, each one more or less would show.
 const ROUND_CTAS: u64 = 8;
 /// Nothing complete for longer than so many rounds take is a pause, if it is at least such a part
-/// of the window.
+/// of the interval.
 const PAUSE: f64 = 3.0;
 const PAUSE_PART: u64 = 8;
 
-/// What the windows look at: one application at one moment.
+/// What the intervals look at: one application at one moment.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Reading {
     /// Work done since it came.
@@ -50,7 +50,7 @@ pub(crate) struct Reading {
     pub(crate) in_flight: u64,
     /// All CTAs of their launches.
     pub(crate) launched: u64,
-    /// Whether a window should wait for its CTAs.
+    /// Whether an interval should wait for its CTAs.
     pub(crate) awaited: bool,
     /// Whether some of them are counted, which takes longer.
     pub(crate) counting: bool,
@@ -91,7 +91,7 @@ impl Rounds {
     }
 }
 
-/// What a window has seen of one application.
+/// What an interval has seen of one application.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(crate) struct Marks {
     begin: Reading,
@@ -197,7 +197,7 @@ impl Marks {
     }
 
     /// Whether it is known what it does in so much time.
-    pub(crate) fn enough(&self, now: Nanos, request: &WindowRequest, at_least: Nanos) -> bool {
+    pub(crate) fn enough(&self, now: Nanos, request: &IntervalRequest, at_least: Nanos) -> bool {
         let Some(done) = self.between_edges(now) else { return false };
         let (ctas, steady) = (done.progress.ctas, self.rounds.are_steady());
         let ends_soon = self.most_launched <= ctas.saturating_mul(2);
@@ -210,15 +210,15 @@ impl Marks {
     /// Whether for long nothing was complete.
     fn has_paused(&self, now: Nanos) -> bool {
         let pause = self.pause.max(now.saturating_sub(self.latest_edge)).0;
-        let window = now.saturating_sub(self.start).0;
+        let interval = now.saturating_sub(self.start).0;
         let long = |done: Done| {
             let rounds = float(done.progress.ctas) / float(self.round());
             float(pause) * rounds > PAUSE * float(done.span.0)
         };
-        pause >= window / PAUSE_PART && self.between_rounds().is_some_and(long)
+        pause >= interval / PAUSE_PART && self.between_rounds().is_some_and(long)
     }
 
-    /// Between edges, or the whole window where there are none.
+    /// Between edges, or the whole interval where there are none.
     pub(crate) fn done(&self, now: Nanos, warm_up_ctas: u64) -> Done {
         let whole = || Done {
             progress: difference(&self.latest.total, &self.begin.total),
@@ -232,7 +232,7 @@ impl Marks {
     }
 }
 
-/// What one application did in a window.
+/// What one application did in an interval.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub(crate) struct Done {
     pub(crate) progress: Progress,

@@ -1,4 +1,4 @@
-//! Measuring windows: when one starts, when it ends, what was done in it.
+//! Measuring intervals: when one starts, when it ends, what was done in it.
 //!
 //! An interval starts when the last worker has followed the decision before. Then comes a
 //! warm-up, in which caches fill and queues settle, then the measurement, which [`mod@marks`] says
@@ -10,16 +10,16 @@
 mod marks;
 
 use crate::models::float;
-use crate::{Awaits, WindowRequest};
+use crate::{Awaits, IntervalRequest};
 use marks::{Done, Marks};
-use partita_model::{ApplicationId, Cycles, Nanos, Progress, WindowRecord};
+use partita_model::{ApplicationId, Cycles, IntervalRecord, Nanos, Progress};
 use std::collections::BTreeMap;
 
 pub(crate) use marks::Reading;
 
-/// A window begins again so often where CTAs are counted: a program may bring new kernels for ever.
+/// Restarts of one interval because of counted CTAs: a program may bring new kernels for ever.
 const RESTARTS: u8 = 4;
-/// Looks in the shortest length of a window: an edge is late by a sixteenth of it at most.
+/// Looks in the shortest length of an interval: an edge is late by a sixteenth of it at most.
 const LOOKS: u64 = 16;
 
 /// The SM clock, to convert between cycles and device time.
@@ -42,10 +42,10 @@ impl Clock {
     }
 }
 
-/// A window that has ended.
+/// An interval that has ended.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Measured {
-    pub(crate) window: WindowRecord,
+    pub(crate) interval: IntervalRecord,
     pub(crate) done: BTreeMap<ApplicationId, Done>,
 }
 
@@ -66,29 +66,29 @@ enum Phase {
     },
 }
 
-/// Keeps one window at a time.
+/// Keeps one interval at a time.
 #[derive(Clone, Debug)]
-pub(crate) struct Windows {
+pub(crate) struct Intervals {
     clock: Clock,
     settle_limit: Nanos,
-    open: Option<(WindowRequest, Phase)>,
+    open: Option<(IntervalRequest, Phase)>,
     /// Since when workers have not followed, once that is too long. Told once.
     overdue: Option<Nanos>,
-    /// How often the present window has begun again because of CTAs that are counted.
+    /// How often the present interval has begun again because of CTAs that are counted.
     restarts: u8,
 }
 
-impl Windows {
+impl Intervals {
     pub(crate) fn new(clock: Clock, settle_limit: Nanos) -> Self {
-        Windows { clock, settle_limit, open: None, overdue: None, restarts: 0 }
+        Intervals { clock, settle_limit, open: None, overdue: None, restarts: 0 }
     }
 
-    /// Ends the present window, if there is one, and begins the next, if one is wanted: with a
+    /// Ends the present interval, if there is one, and begins the next, if one is wanted: with a
     /// warm-up after a change.
     pub(crate) fn begin(
         &mut self,
         now: Nanos,
-        request: Option<WindowRequest>,
+        request: Option<IntervalRequest>,
         changed: bool,
         readings: &Readings,
     ) {
@@ -108,15 +108,15 @@ impl Windows {
         });
     }
 
-    /// Begins the present window again: nobody had work for so long that it would say more of that
-    /// than of anything else.
+    /// Begins the present interval again: nobody had work for so long that the interval would say
+    /// more of that than of anything else.
     pub(crate) fn restart(&mut self, now: Nanos) {
         if let Some((_, phase)) = &mut self.open {
             *phase = Phase::Settling { since: now };
         }
     }
 
-    /// Whose CTAs the present window waits for.
+    /// Whose CTAs the present interval waits for.
     pub(crate) fn awaits(&self) -> Awaits {
         self.open.as_ref().map(|(request, _)| request.awaits).unwrap_or_default()
     }
@@ -126,7 +126,7 @@ impl Windows {
         self.overdue.take()
     }
 
-    /// Looks at the present state; answers where the window has ended.
+    /// Looks at the present state; answers where the interval has ended.
     pub(crate) fn observe(
         &mut self,
         now: Nanos,
@@ -186,12 +186,13 @@ impl Windows {
                     return None;
                 }
                 let cycles = self.clock.cycles(elapsed).0;
-                let window = WindowRecord { settled: *settled, start: *start, end: now, cycles };
+                let interval =
+                    IntervalRecord { settled: *settled, start: *start, end: now, cycles };
                 let warm_up = |id| warm_up.get(id).copied().unwrap_or(0);
                 let done =
                     marks.iter().map(|(id, marks)| (*id, marks.done(now, warm_up(id)))).collect();
                 self.open = None;
-                Some(Measured { window, done })
+                Some(Measured { interval, done })
             }
         }
     }
@@ -244,7 +245,7 @@ impl Speed {
 mod tests {
     use super::*;
 
-    const REQUEST: WindowRequest = WindowRequest {
+    const REQUEST: IntervalRequest = IntervalRequest {
         warm_up: Cycles(100),
         at_least: Cycles(200),
         ctas: 64,
@@ -269,52 +270,52 @@ mod tests {
     }
 
     /// A clock of 1 GHz: a cycle is a nanosecond.
-    fn windows() -> Windows {
-        let mut windows = Windows::new(Clock { khz: 1_000_000 }, Nanos(5_000));
-        windows.begin(Nanos(0), Some(REQUEST), true, &Readings::new());
-        windows
+    fn intervals() -> Intervals {
+        let mut intervals = Intervals::new(Clock { khz: 1_000_000 }, Nanos(5_000));
+        intervals.begin(Nanos(0), Some(REQUEST), true, &Readings::new());
+        intervals
     }
 
     #[test]
     fn waits_for_workers_then_warms_up_then_measures() {
-        let mut windows = windows();
+        let mut intervals = intervals();
         for (now, settled, ctas) in
             [(10, false, 0), (50, true, 10), (149, true, 15), (150, true, 20)]
         {
             assert_eq!(
-                windows.observe(Nanos(now), settled, &readings(&[(1, ctas, 1)])),
+                intervals.observe(Nanos(now), settled, &readings(&[(1, ctas, 1)])),
                 None,
                 "{now}"
             );
         }
-        assert_eq!(windows.next_at(Nanos(150)), Some(Nanos(150 + 200 / 16)));
+        assert_eq!(intervals.next_at(Nanos(150)), Some(Nanos(150 + 200 / 16)));
         for (now, ctas) in [(170, 30), (369, 90)] {
             assert_eq!(
-                windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])),
+                intervals.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])),
                 None,
                 "{now}"
             );
         }
-        let measured = windows.observe(Nanos(370), true, &readings(&[(1, 100, 1)])).unwrap();
-        let window =
-            WindowRecord { settled: Nanos(50), start: Nanos(150), end: Nanos(370), cycles: 220 };
-        assert_eq!(measured.window, window);
+        let measured = intervals.observe(Nanos(370), true, &readings(&[(1, 100, 1)])).unwrap();
+        let interval =
+            IntervalRecord { settled: Nanos(50), start: Nanos(150), end: Nanos(370), cycles: 220 };
+        assert_eq!(measured.interval, interval);
         let done = measured.done[&ApplicationId(1)];
         assert_eq!((done.progress.ctas, done.span, done.warm_up_ctas), (70, Nanos(200), 10));
-        assert_eq!(windows.next_at(Nanos(400)), None);
+        assert_eq!(intervals.next_at(Nanos(400)), None);
     }
 
-    /// Runs a window in which an application completes `burst` CTAs at once every `period`; answers
-    /// what was measured.
+    /// Runs an interval in which an application completes `burst` CTAs at once every `period`;
+    /// answers what was measured.
     fn measure(burst: u64, period: u64, phase: u64, in_flight: u64) -> Option<(u64, Done)> {
-        let mut windows = windows();
+        let mut intervals = intervals();
         let mut now = 0;
         while now < 3_000 {
             let totals = readings(&[(1, (now + phase) / period * burst, in_flight)]);
-            if let Some(measured) = windows.observe(Nanos(now), true, &totals) {
-                return Some((measured.window.cycles, measured.done[&ApplicationId(1)]));
+            if let Some(measured) = intervals.observe(Nanos(now), true, &totals) {
+                return Some((measured.interval.cycles, measured.done[&ApplicationId(1)]));
             }
-            now = windows.next_at(Nanos(now)).unwrap().0;
+            now = intervals.next_at(Nanos(now)).unwrap().0;
         }
         None
     }
@@ -336,17 +337,17 @@ mod tests {
     #[test]
     fn bursts_that_last_are_counted_whole() {
         for phase in 0..80 {
-            let mut windows = windows();
+            let mut intervals = intervals();
             let (mut now, period) = (0_u64, 80);
             let done = loop {
                 // 100 CTAs in the last 30 of 80 ns.
                 let (rounds, within) = ((now + phase) / period, (now + phase) % period);
                 let ctas = rounds * 100 + within.saturating_sub(50) * 100 / 30;
-                let measured = windows.observe(Nanos(now), true, &readings(&[(1, ctas, 100)]));
+                let measured = intervals.observe(Nanos(now), true, &readings(&[(1, ctas, 100)]));
                 if let Some(measured) = measured {
                     break measured.done[&ApplicationId(1)];
                 }
-                now = windows.next_at(Nanos(now)).unwrap().0;
+                now = intervals.next_at(Nanos(now)).unwrap().0;
             };
             // Cut anywhere in a burst it is up to 8 % off.
             let (expected, ctas) = (done.span.0 * 100, done.progress.ctas * period);
@@ -357,14 +358,14 @@ mod tests {
     /// Measures launches of `launched` CTAs, of which a part `done` is complete after a part of
     /// `period`; answers CTAs a microsecond.
     fn measure_launches(
-        request: WindowRequest,
+        request: IntervalRequest,
         launched: u64,
         period: u64,
         phase: u64,
         done: impl Fn(f64) -> f64,
     ) -> f64 {
-        let mut windows = Windows::new(Clock { khz: 1_000_000 }, Nanos(5_000));
-        windows.begin(Nanos(0), Some(request), true, &Readings::new());
+        let mut intervals = Intervals::new(Clock { khz: 1_000_000 }, Nanos(5_000));
+        intervals.begin(Nanos(0), Some(request), true, &Readings::new());
         let mut now = 0_u64;
         loop {
             let (launches, within) = ((now + phase) / period, (now + phase) % period);
@@ -376,11 +377,11 @@ mod tests {
             )]
             let mut readings = readings(&[(1, launches * launched + part as u64, 10)]);
             readings.values_mut().for_each(|reading| reading.launched = launched);
-            if let Some(measured) = windows.observe(Nanos(now), true, &readings) {
+            if let Some(measured) = intervals.observe(Nanos(now), true, &readings) {
                 let done = measured.done[&ApplicationId(1)];
                 return float(done.progress.ctas) / float(done.span.0) * 1000.0;
             }
-            now = windows.next_at(Nanos(now)).unwrap().0;
+            now = intervals.next_at(Nanos(now)).unwrap().0;
         }
     }
 
@@ -395,19 +396,19 @@ mod tests {
                 (least.min(speed), most.max(speed))
             })
         };
-        let request = WindowRequest { ctas: 80, ..REQUEST };
+        let request = IntervalRequest { ctas: 80, ..REQUEST };
         let (least, most) = range(request);
         assert!(least > 460.0 && most < 540.0, "500 is right: {least} to {most}");
-        let (least, most) = range(WindowRequest { launches: false, ..request });
+        let (least, most) = range(IntervalRequest { launches: false, ..request });
         assert!(least < 400.0 && most > 550.0, "without it is anything: {least} to {most}");
     }
 
     #[test]
     fn pauses_are_waited_for() {
-        // Nothing for two thirds of 900 ns, then 40 rounds: a window in these alone would see three
-        // times the speed.
+        // Nothing for two thirds of 900 ns, then 40 rounds: an interval in these alone would see
+        // three times the speed.
         let late = |part: f64| ((part - 2.0 / 3.0) * 3.0).max(0.0);
-        let request = WindowRequest { at_most: Cycles(4_000), launches: false, ..REQUEST };
+        let request = IntervalRequest { at_most: Cycles(4_000), launches: false, ..REQUEST };
         // Measuring begins 112 ns later, in the first half of the pause: what begins with the
         // rounds sees none.
         for phase in (0..300).map(|phase| phase + 900 - 112) {
@@ -426,29 +427,32 @@ mod tests {
     }
 
     #[test]
-    fn a_window_that_begins_again_has_forgotten() {
-        let mut windows = windows();
+    fn an_interval_that_begins_again_has_forgotten() {
+        let mut intervals = intervals();
         for (now, ctas) in [(50, 10), (150, 20), (170, 30)] {
-            assert_eq!(windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None);
+            assert_eq!(intervals.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None);
         }
-        windows.restart(Nanos(9_000));
+        intervals.restart(Nanos(9_000));
         for (now, ctas) in [(9_010, 40), (9_110, 50), (9_120, 60), (9_300, 150)] {
-            assert_eq!(windows.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None);
+            assert_eq!(intervals.observe(Nanos(now), true, &readings(&[(1, ctas, 1)])), None);
         }
-        let measured = windows.observe(Nanos(9_320), true, &readings(&[(1, 160, 1)])).unwrap();
-        assert_eq!((measured.window.settled, measured.window.start), (Nanos(9_010), Nanos(9_110)));
+        let measured = intervals.observe(Nanos(9_320), true, &readings(&[(1, 160, 1)])).unwrap();
+        assert_eq!(
+            (measured.interval.settled, measured.interval.start),
+            (Nanos(9_010), Nanos(9_110))
+        );
         assert_eq!(measured.done[&ApplicationId(1)].progress.ctas, 100);
     }
 
     #[test]
     fn ctas_that_are_counted_are_not_measured() {
-        let mut windows = windows();
+        let mut intervals = intervals();
         let counting = |counting, ctas| {
             let mut readings = readings(&[(1, ctas, 1)]);
             readings.values_mut().for_each(|reading| reading.counting = counting);
             readings
         };
-        let mut see = |now, is, ctas| windows.observe(Nanos(now), true, &counting(is, ctas));
+        let mut see = |now, is, ctas| intervals.observe(Nanos(now), true, &counting(is, ctas));
         for (now, is, ctas) in
             [(10, true, 10), (90, true, 90), (100, false, 100), (200, false, 110)]
         {
@@ -461,35 +465,35 @@ mod tests {
             assert_eq!(see(now, is, ctas), None);
         }
         let measured = see(620, false, 300).unwrap();
-        assert_eq!((measured.window.settled, measured.window.start), (Nanos(300), Nanos(400)));
+        assert_eq!((measured.interval.settled, measured.interval.start), (Nanos(300), Nanos(400)));
         assert_eq!(measured.done[&ApplicationId(1)].progress.ctas, 150);
         // For ever it does not wait.
-        let mut windows = self::windows();
+        let mut intervals = self::intervals();
         let ends = (0..)
             .map(|step| step * 50)
-            .find(|now| windows.observe(Nanos(*now), true, &counting(true, *now)).is_some());
+            .find(|now| intervals.observe(Nanos(*now), true, &counting(true, *now)).is_some());
         assert!(ends.unwrap() <= 10 * 5_000, "{ends:?}");
     }
 
     #[test]
     fn workers_that_never_follow_are_told_of_once() {
-        let mut windows = windows();
-        assert_eq!(windows.observe(Nanos(4_999), false, &Readings::new()), None);
-        assert_eq!(windows.take_overdue(), None);
-        assert_eq!(windows.observe(Nanos(5_000), false, &Readings::new()), None);
-        assert_eq!((windows.take_overdue(), windows.take_overdue()), (Some(Nanos(0)), None));
-        assert_eq!(windows.observe(Nanos(5_100), false, &Readings::new()), None);
-        assert!(windows.observe(Nanos(5_300), false, &Readings::new()).is_some());
+        let mut intervals = intervals();
+        assert_eq!(intervals.observe(Nanos(4_999), false, &Readings::new()), None);
+        assert_eq!(intervals.take_overdue(), None);
+        assert_eq!(intervals.observe(Nanos(5_000), false, &Readings::new()), None);
+        assert_eq!((intervals.take_overdue(), intervals.take_overdue()), (Some(Nanos(0)), None));
+        assert_eq!(intervals.observe(Nanos(5_100), false, &Readings::new()), None);
+        assert!(intervals.observe(Nanos(5_300), false, &Readings::new()).is_some());
     }
 
     #[test]
     fn absurd_readings_do_no_harm() {
-        let mut windows = windows();
+        let mut intervals = intervals();
         let most = u64::MAX;
-        assert_eq!(windows.observe(Nanos(most), true, &readings(&[(1, most, most)])), None);
-        assert_eq!(windows.observe(Nanos(0), true, &readings(&[])), None);
-        assert_eq!(windows.observe(Nanos(most), true, &readings(&[(2, 0, 1)])), None);
-        assert!(windows.next_at(Nanos(most)).is_some());
+        assert_eq!(intervals.observe(Nanos(most), true, &readings(&[(1, most, most)])), None);
+        assert_eq!(intervals.observe(Nanos(0), true, &readings(&[])), None);
+        assert_eq!(intervals.observe(Nanos(most), true, &readings(&[(2, 0, 1)])), None);
+        assert!(intervals.next_at(Nanos(most)).is_some());
         let speed =
             |ctas, busy_cycles| Speed { progress: Progress { ctas, traffic: None }, busy_cycles };
         assert_eq!(speed(5, 10).relative_to(&speed(0, 10)), None);

@@ -167,7 +167,7 @@ pub(crate) fn taken(hardware: &Calibration, traffic: &Traffic, cycles: u64) -> [
     ]
 }
 
-/// Counters are far below 2^53 in any window; beyond that a ratio loses digits and nothing else.
+/// Counters are far below 2^53 in any interval; beyond that a ratio loses digits and nothing else.
 #[expect(clippy::cast_precision_loss, reason = "only ratios are formed")]
 pub(crate) fn float(count: u64) -> f64 {
     count as f64

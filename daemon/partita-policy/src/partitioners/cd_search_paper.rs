@@ -11,7 +11,7 @@
 //! | paper | here |
 //! | --- | --- |
 //! | §4: an arrival restarts classification | [`CdSearchPaper::classify_all`], for a departure too |
-//! | §4.1.2: even split, 20K cycles of warm-up, 20K cycles of profiling | [`WINDOW`] |
+//! | §4.1.2: even split, 20K cycles of warm-up, 20K cycles of profiling | [`INTERVAL`] |
 //! | §4.1.2, Eq. 1 and 2: the off-SM bandwidth model | [`crate::demand`], [`crate::supply`] |
 //! | §4.1.2: a CTA that ends in the warm-up lets its SMs be drained | `quick` of the decision |
 //! | §4.2: stall in steps of two, 40K cycles a step, to a loss of 5 % | [`CdSearchPaper::stall`] |
@@ -26,8 +26,8 @@ use super::even::{even_plan, holders};
 use crate::measuring::Speed;
 use crate::plans::{allot, even_counts};
 use crate::{
-    ApplicationSample, Awaits, CalibrationError, Decision, Partitioner, Plan, Sample,
-    WindowRequest, check_calibration, classify,
+    ApplicationSample, Awaits, CalibrationError, Decision, IntervalRequest, Partitioner, Plan,
+    Sample, check_calibration, classify,
 };
 use partita_model::{
     ApplicationId, Calibration, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet,
@@ -35,8 +35,8 @@ use partita_model::{
 };
 
 /// §4.1.2 and §4.2: 20K cycles of warm-up and 20K cycles of profiling. The paper counts
-/// instructions; our windows count CTAs and last until 64 of each application's are complete.
-const WINDOW: WindowRequest = WindowRequest {
+/// instructions; our intervals count CTAs and last until 64 of each application's are complete.
+const INTERVAL: IntervalRequest = IntervalRequest {
     warm_up: Cycles(20_000),
     at_least: Cycles(20_000),
     ctas: 64,
@@ -48,7 +48,7 @@ const WINDOW: WindowRequest = WindowRequest {
 const STEP: u16 = 2;
 /// §4.2: a loss of 5 %; §4.3: within 95 % of the performance with half of the SMs.
 const KEEP: f64 = 0.95;
-/// Windows of classification while an application's counters are unknown: ours. The paper's
+/// Intervals of classification while an application's counters are unknown: ours. The paper's
 /// counters are always there.
 const CLASSIFICATIONS: u8 = 4;
 
@@ -75,9 +75,9 @@ struct Member {
 }
 
 impl Member {
-    /// IPC ÷ IPC with half of the SMs; 0 where the window shows no progress.
+    /// IPC ÷ IPC with half of the SMs; 0 where the interval shows no progress.
     fn relative_ipc(&self, sample: &Sample) -> f64 {
-        let speed = find(sample, self.application).and_then(speed);
+        let speed = sample.find(self.application).and_then(speed);
         speed.zip(self.reference).and_then(|(now, half)| now.relative_to(&half)).unwrap_or(0.0)
     }
 
@@ -97,7 +97,7 @@ impl Member {
             of: self.half.len(),
             relative,
             limit: KEEP,
-            ctas: find(sample, self.application).map_or(0, |seen| seen.progress.ctas),
+            ctas: sample.find(self.application).map_or(0, |seen| seen.progress.ctas),
         }
     }
 }
@@ -107,7 +107,7 @@ impl Member {
 enum Phase {
     /// At most one application: there is nothing to partition.
     Alone,
-    /// §4.1.2, for the so-manieth window.
+    /// §4.1.2, for the so-manieth interval.
     Classify(u8),
     /// §4.2.
     Performance,
@@ -174,22 +174,22 @@ impl CdSearchPaper {
     }
 
     /// §4.1.2: classes from APKI_LLC and the LLC's hit rate, which the profiling phase counted.
-    fn classified(&mut self, sample: &Sample, windows: u8) -> Decision {
+    fn classified(&mut self, sample: &Sample, intervals: u8) -> Decision {
         let mut unknown = false;
         for member in &mut self.members {
-            let Some(seen) = find(sample, member.application) else { continue };
+            let Some(seen) = sample.find(member.application) else { continue };
             member.quick = seen.warm_up_ctas > 0;
             member.reference = speed(seen);
             let traffic = seen.progress.traffic;
             let class = traffic.and_then(|t| classify(&self.hardware, &t, SupplyModel::Printed));
             unknown |= class.is_none() || member.reference.is_none();
-            let cycles = sample.window.map_or(0, |window| window.cycles);
+            let cycles = sample.interval.map_or(0, |interval| interval.cycles);
             (member.class, member.evidence) = class
                 .filter(|_| member.reference.is_some())
                 .unwrap_or((Class::Unknown, Evidence::NoProgress { cycles }));
         }
-        if unknown && windows < CLASSIFICATIONS {
-            self.phase = Phase::Classify(windows + 1);
+        if unknown && intervals < CLASSIFICATIONS {
+            self.phase = Phase::Classify(intervals + 1);
             return self.decision(Vec::new());
         }
         let classified = |member: &Member| Note::Classified {
@@ -201,21 +201,15 @@ impl CdSearchPaper {
         let notes = self.members.iter().map(classified).collect();
         let any = |class| self.members.iter().any(|member| member.class == class);
         match (any(Class::Memory), any(Class::Compute)) {
-            (false, _) => self.stay_even(notes),
+            (false, _) => self.stay_even(sample, notes),
             (true, true) => self.start(Phase::Performance, notes),
             (true, false) => self.start(Phase::PowerOne, notes),
         }
     }
 
     /// §3.3: no partition is better than the even one.
-    fn stay_even(&mut self, mut notes: Vec<Note>) -> Decision {
-        let shares = || self.members.iter().map(|member| member.half.len());
-        notes.push(Note::Even {
-            applications: u16::try_from(self.members.len()).unwrap_or(u16::MAX),
-            least: shares().min().unwrap_or(0),
-            most: shares().max().unwrap_or(0),
-            reason: EvenReason::NoneMemoryIntensive,
-        });
+    fn stay_even(&mut self, sample: &Sample, mut notes: Vec<Note>) -> Decision {
+        notes.extend(even_plan(sample, EvenReason::NoneMemoryIntensive).1);
         self.phase = Phase::Found;
         self.decision(notes)
     }
@@ -333,8 +327,8 @@ impl CdSearchPaper {
     fn decision(&self, notes: Vec<Note>) -> Decision {
         let (next, stalls) = match self.phase {
             Phase::Alone | Phase::Found => (None, false),
-            Phase::Classify(_) => (Some(WINDOW), false),
-            Phase::Performance | Phase::PowerOne | Phase::PowerResume => (Some(WINDOW), true),
+            Phase::Classify(_) => (Some(INTERVAL), false),
+            Phase::Performance | Phase::PowerOne | Phase::PowerResume => (Some(INTERVAL), true),
         };
         let stalled = self.members.iter().filter(|_| stalls).map(Member::stalled);
         Decision {
@@ -356,11 +350,11 @@ impl Partitioner for CdSearchPaper {
     fn step(&mut self, sample: &Sample) -> Decision {
         let ids = self.members.iter().map(|member| member.application);
         let same = ids.eq(sample.applications.iter().map(|a| a.application));
-        if !same || sample.cause != Cause::Window || sample.window.is_none() {
+        if !same || sample.cause != Cause::Interval || sample.interval.is_none() {
             return self.classify_all(sample);
         }
         match self.phase {
-            Phase::Classify(windows) => self.classified(sample, windows),
+            Phase::Classify(intervals) => self.classified(sample, intervals),
             Phase::Performance => self.stall(sample),
             Phase::PowerOne => self.extrapolate(sample),
             Phase::PowerResume => self.resume(sample),
@@ -369,11 +363,7 @@ impl Partitioner for CdSearchPaper {
     }
 }
 
-fn find(sample: &Sample, application: ApplicationId) -> Option<&ApplicationSample> {
-    sample.applications.iter().find(|seen| seen.application == application)
-}
-
-/// What it did in a window, if it completed anything.
+/// What it did in an interval, if it completed anything.
 fn speed(seen: &ApplicationSample) -> Option<Speed> {
     let busy_cycles = seen.busy.0.min(seen.span.0);
     (busy_cycles > 0 && seen.progress.ctas > 0)

@@ -72,7 +72,7 @@ mod tests {
             })
             .collect();
         let sms = SmSet::range(0, sms);
-        Sample { now: Nanos(0), cause: Cause::Membership, window: None, sms, applications }
+        Sample { now: Nanos(0), cause: Cause::Membership, interval: None, sms, applications }
     }
 
     #[track_caller]

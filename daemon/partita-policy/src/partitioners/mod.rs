@@ -13,14 +13,14 @@ pub use static_shares::StaticShares;
 use crate::Plan;
 use crate::measuring::Speed;
 use partita_model::{
-    ApplicationId, Cause, Cycles, Nanos, Note, Progress, SmSet, TenantId, WindowRecord,
+    ApplicationId, Cause, Cycles, IntervalRecord, Nanos, Note, Progress, SmSet, TenantId,
 };
 
 /// Answers how many SMs, and which, each application gets.
 ///
 /// It is asked when other applications than before have work ([`Cause::Membership`]), when it has
-/// just been chosen ([`Cause::Configuration`]), and at the end of every window that its last
-/// decision asked for ([`Cause::Window`]).
+/// just been chosen ([`Cause::Configuration`]), and at the end of every interval that its last
+/// decision asked for ([`Cause::Interval`]).
 pub trait Partitioner {
     /// Its name in configuration and reports.
     fn name(&self) -> &'static str;
@@ -37,7 +37,7 @@ pub struct Sample {
     /// Why it is asked.
     pub cause: Cause,
     /// What the progress was measured in; absent where nothing was measured.
-    pub window: Option<WindowRecord>,
+    pub interval: Option<IntervalRecord>,
     /// The SMs to share out.
     pub sms: SmSet,
     /// The applications that have work, in order of id.
@@ -57,7 +57,7 @@ pub struct ApplicationSample {
     pub partition: SmSet,
     /// Where of that its workers were told to wait.
     pub stalled: SmSet,
-    /// What it did in the window; zero without one. Counted between two moments at which CTAs
+    /// What it did in the interval; zero without one. Counted between two moments at which CTAs
     /// completed.
     pub progress: Progress,
     /// The time between these.
@@ -69,8 +69,8 @@ pub struct ApplicationSample {
     /// How many times as many CTAs as were in flight its launches have, at most. Where these are
     /// few, speed comes in steps with the SMs.
     pub rounds: Option<f64>,
-    /// Whether some of its CTAs' traffic is known, or will soon be: a window that does not tell it
-    /// may be tried again.
+    /// Whether some of its CTAs' traffic is known, or will soon be: an interval that does not tell
+    /// it may be tried again.
     pub profiled: bool,
 }
 
@@ -104,17 +104,17 @@ pub struct Decision {
     /// Its reasons.
     pub notes: Vec<Note>,
     /// What to measure before it is asked again; `None`: nothing, until the applications change.
-    pub next: Option<WindowRequest>,
+    pub next: Option<IntervalRequest>,
 }
 
-/// A window that a partitioner wants to be measured.
+/// An interval that a partitioner wants to be measured.
 ///
 /// It starts when the last worker has followed the decision. A warm-up comes first, then the
 /// measurement. The measurement ends when it has lasted `at_least` and everybody that it awaits has
 /// completed `ctas`, and rounds of the CTAs in flight that are [enough](crate::measuring) to know
 /// the speed; else after `at_most`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct WindowRequest {
+pub struct IntervalRequest {
     /// The warm-up.
     pub warm_up: Cycles,
     /// The shortest measurement.
@@ -129,7 +129,7 @@ pub struct WindowRequest {
     pub launches: bool,
 }
 
-/// Whose CTAs a window waits for.
+/// Whose CTAs an interval waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Awaits {
     /// Everybody's.

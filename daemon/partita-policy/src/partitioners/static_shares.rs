@@ -127,7 +127,7 @@ mod tests {
         let sample = Sample {
             now: Nanos(0),
             cause: Cause::Membership,
-            window: None,
+            interval: None,
             sms: SmSet::range(0, sms),
             applications: applications
                 .iter()

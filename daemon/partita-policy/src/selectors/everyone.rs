@@ -71,7 +71,7 @@ mod tests {
         Sample {
             now: Nanos(now),
             cause: Cause::Membership,
-            window: None,
+            interval: None,
             sms: SmSet::range(0, sms),
             applications: ids.iter().map(application).collect(),
         }

@@ -5,8 +5,12 @@ use partita_model::{Class, DecisionRecord, Evidence, Note, SupplyModel, Traffic}
 use partita_policy::{CdSearch, CdSearchSettings, Everyone, Policy, PolicySettings, classify};
 
 fn simulator(sms: u16, seed: u64) -> Simulator {
+    simulator_with(CdSearchSettings::default(), sms, seed)
+}
+
+fn simulator_with(settings: CdSearchSettings, sms: u16, seed: u64) -> Simulator {
     let gpu = gpu(sms);
-    let partitioner = CdSearch::new(CdSearchSettings::default(), gpu).unwrap();
+    let partitioner = CdSearch::new(settings, gpu).unwrap();
     let settings = PolicySettings::new(gpu.sm_clock_khz);
     Simulator::new(
         gpu,
@@ -68,7 +72,7 @@ fn float(count: u64) -> f64 {
     f64::from(u32::try_from(count).unwrap())
 }
 
-/// Windows measure to about 3 %: 1 % of noise and a grain of one CTA in 64.
+/// Intervals measure to about 3 %: 1 % of noise and a grain of one CTA in 64.
 const GRAIN: f64 = 0.03;
 
 /// Whichever way the oracle lies from the even split, steps that are measured lead there.
@@ -128,6 +132,7 @@ fn it_finds_the_steps_of_few_rounds() {
     const SMS: u16 = 24;
     let gpu = gpu(SMS);
     let (mut near, mut gains, mut times) = (Vec::new(), Vec::new(), Vec::new());
+    let mut times_without = Vec::new();
     for seed in 0..200 {
         let mut random = Random(15_000 + seed);
         let slots = Some(u32::try_from(random.below(50)).unwrap() + 26);
@@ -139,14 +144,23 @@ fn it_finds_the_steps_of_few_rounds() {
         near.push(stp(&gpu, &mix) / best);
         gains.push(stp(&gpu, &mix) / at(SMS / 2));
         times.push(float(cycles) / 1e3);
+        let blind = CdSearchSettings { few_rounds: 0.0, ..CdSearchSettings::default() };
+        let mut without = simulator_with(blind, SMS, seed);
+        for program in programs {
+            without.arrive(program);
+        }
+        times_without.push(float(without.converge()) / 1e3);
     }
-    let [near, gains, times] = [near, gains, times].map(Distribution);
+    let [near, gains, times, times_without] = [near, gains, times, times_without].map(Distribution);
     near.print("STP / oracle's STP, few rounds");
     gains.print("STP / even STP, few rounds");
     times.print("kilocycles");
+    times_without.print("kilocycles of a policy that does not know of steps");
     assert!(near.mean() >= 0.98, "{}", near.mean());
-    // Who does not know of steps tries their other sides, too: 439.
-    assert!(times.mean() <= 380.0, "{}", times.mean());
+    // A policy that does not know of steps measures their other sides too: one interval more at
+    // least, which warms up and measures for 20,000 cycles each.
+    let saved = times_without.mean() - times.mean();
+    assert!(saved >= 40.0, "{saved} kilocycles");
     assert!(gains.worst() >= 0.95 - GRAIN, "{}", gains.worst());
 }
 
@@ -256,6 +270,9 @@ fn a_probe_tells_who_gains_from_its_even_share() {
         }
     }
     println!("probes agree with speed(24) / speed(12) < 1.5 alone in {agree} of 200");
+    // Half of an even share says nothing of a curve that bends beyond it: nine of ten is what the
+    // bandwidth model reaches, and a probe stays within ten programs of that.
+    assert!(agree >= 170, "{agree}");
 }
 
 /// Beside one that is known to take no bandwidth it is measured with more SMs than the even split
@@ -338,7 +355,8 @@ fn a_probe_waits_for_those_that_it_measures() {
             .find(|record| record.notes.iter().any(is_classified))
             .unwrap();
         let profile = simulator.policy.records().find(|record| record.stage == "probe").unwrap();
-        let cycles = |record: &DecisionRecord| record.window.map(|window| window.cycles).unwrap();
+        let cycles =
+            |record: &DecisionRecord| record.interval.map(|interval| interval.cycles).unwrap();
         (cycles(profile), cycles(probed))
     });
     let [(_, alike), (profile, beside_long)] = lengths;

@@ -5,7 +5,7 @@ use partita_model::{ApplicationId, Class, DecisionRecord, Note};
 use partita_policy::{CdSearchPaper, Everyone, Policy, PolicySettings, explain};
 
 const SMS: u16 = 24;
-/// Windows measure to about 3 %: 1 % of noise and a grain of one CTA in 64.
+/// Intervals measure to about 3 %: 1 % of noise and a grain of one CTA in 64.
 const GRAIN: f64 = 0.03;
 
 /// Bound by DRAM from eight SMs on.

@@ -70,7 +70,7 @@ fn a_search_says_what_it_did_and_why() {
     // The last digit of a number may be another.
     let read: DecisionRecord = serde_json::from_str(&json).unwrap();
     assert_eq!(explain(&read), explain(record));
-    assert_eq!((&read.applications, read.window), (&record.applications, record.window));
+    assert_eq!((&read.applications, read.interval), (&record.applications, record.interval));
 }
 
 #[test]
@@ -139,6 +139,25 @@ fn a_phase_that_no_longer_fits_is_classified_again() {
             "{counted}"
         );
     }
+}
+
+/// A program that rests during the first interval is measured once more, and gets its class.
+#[test]
+fn a_rest_between_launches_costs_no_class() {
+    let mut simulator = simulator(24, 8);
+    let ids = unlike().map(|program| simulator.arrive(program));
+    simulator.advance(10_000);
+    simulator.running[1].has_work = false;
+    simulator.advance(40_000);
+    simulator.running[1].has_work = true;
+    simulator.converge();
+    let mut notes = simulator.policy.records().flat_map(|record| &record.notes);
+    let class = notes.find_map(|note| match note {
+        Note::Classified { application, class, .. } if application.0 == ids[1] => Some(*class),
+        _ => None,
+    });
+    assert_eq!(class, Some(Class::Compute));
+    assert!(simulator.active(ids[1]) > 12, "it gets what the other does not need");
 }
 
 #[test]

@@ -11,13 +11,14 @@
 use super::objectives::Objective;
 use super::{CdSearch, Member, Stage};
 use crate::models::{Curve, full, taken};
+use crate::partitioners::even::even_plan;
 use crate::plans::allot;
 use crate::{ApplicationSample, Decision, Plan, Sample, classify};
-use partita_model::{ApplicationId, Class, EvenReason, Evidence, Note, SmSet, WindowRecord};
+use partita_model::{ApplicationId, Class, EvenReason, Evidence, IntervalRecord, Note, SmSet};
 
 impl CdSearch {
     /// The even split was measured.
-    pub(super) fn even_measured(&mut self, sample: &Sample, window: &WindowRecord) -> Decision {
+    pub(super) fn even_measured(&mut self, sample: &Sample, interval: &IntervalRecord) -> Decision {
         let few = self.settings.few_rounds;
         let mut silent = false;
         for member in &mut self.members {
@@ -36,16 +37,16 @@ impl CdSearch {
             return decision;
         }
         let open: Vec<usize> =
-            (0..self.members.len()).filter(|&at| !self.classify(at, window)).collect();
+            (0..self.members.len()).filter(|&at| !self.classify(at, interval)).collect();
         if open.is_empty() { self.choose_objective(sample) } else { self.probe(sample, &open) }
     }
 
     /// Gives a member the class that follows without a probe; answers whether there is one.
-    fn classify(&mut self, at: usize, window: &WindowRecord) -> bool {
+    fn classify(&mut self, at: usize, interval: &IntervalRecord) -> bool {
         let member = &mut self.members[at];
         let traffic = member.reference.map(|speed| speed.progress.traffic);
         let found = match traffic {
-            None => Some((Class::Unknown, Evidence::NoProgress { cycles: window.cycles })),
+            None => Some((Class::Unknown, Evidence::NoProgress { cycles: interval.cycles })),
             Some(Some(traffic)) => classify(&self.hardware, &traffic, self.settings.supply),
             Some(None) => None,
         };
@@ -122,10 +123,8 @@ impl CdSearch {
     /// A probe has ended: the curve of each member that was probed says its class.
     pub(super) fn probed(&mut self, sample: &Sample) -> Decision {
         let probed = self.search.probed.clone();
-        let speed = |member: &Member| sample.find(member.application)?.speed();
-        let relative = |member: &Member| speed(member)?.relative_to(member.reference.as_ref()?);
         let found: Vec<Option<f64>> =
-            probed.iter().map(|&at| relative(&self.members[at])).collect();
+            probed.iter().map(|&at| self.members[at].relative(sample)).collect();
         if found.contains(&None)
             && let Some(decision) = self.again()
         {
@@ -158,13 +157,7 @@ impl CdSearch {
             (true, true) => self.start_search(sample, Objective::Throughput, notes),
             (true, false) => self.start_search(sample, Objective::Power, notes),
             (false, _) => {
-                let sizes = || self.members.iter().map(Member::even);
-                notes.push(Note::Even {
-                    applications: u16::try_from(self.members.len()).unwrap_or(u16::MAX),
-                    least: sizes().min().unwrap_or(0),
-                    most: sizes().max().unwrap_or(0),
-                    reason: EvenReason::NoneMemoryIntensive,
-                });
+                notes.extend(even_plan(sample, EvenReason::NoneMemoryIntensive).1);
                 self.go_to(Stage::Watch, notes)
             }
         }

@@ -15,7 +15,7 @@
 //! - **Class**: memory-intensive where all SMs gain less than a [limit](CdSearchSettings::border)
 //!   over half of them, by the curve (`classes`).
 //! - **Objective**: throughput, or power with speeds kept, over the same curves (`objectives`). The
-//!   search measures what the objective proposes, and the winner twice (`search`).
+//!   search measures what the objective proposes (`search`).
 //! - **Watch**: an application whose speed is off its curve is classified again (`watch`).
 //!
 //! `docs/deviations.md` lists where this departs from the paper; the variant as printed is
@@ -33,7 +33,8 @@ use crate::measuring::{Clock, Speed};
 use crate::models::{Curve, Observation};
 use crate::partitioners::even::{even_plan, holders};
 use crate::{
-    Awaits, CalibrationError, Decision, Partitioner, Plan, Sample, WindowRequest, check_calibration,
+    Awaits, CalibrationError, Decision, IntervalRequest, Partitioner, Plan, Sample,
+    check_calibration,
 };
 use partita_model::{
     ApplicationId, Calibration, Cause, Class, Cycles, EvenReason, Evidence, Note, SmSet,
@@ -48,19 +49,15 @@ pub struct CdSearchSettings {
     pub supply: SupplyModel,
     /// SMs that change hands at once (§4.2: two).
     pub step: u16,
-    /// In the power mode, the speed that all keep in the mean, as a part of the even split's (§4.3:
-    /// within 95 %).
+    /// In the power mode, the speed that each keeps, as a part of the even split's (§4.3: within
+    /// 95 %).
     pub keep: f64,
-    /// What one may lack beside that, because all share one bandwidth: each SM that one resumes
-    /// takes some of it from the others, who would resume one in turn. As much again as `keep`
-    /// allows.
-    pub lack: f64,
     /// The intervals of classes and search (§4.1, §4.2: 20,000 cycles warm-up, 20,000 cycles
     /// measuring). With fewer than 64 CTAs the count's grain would hide a loss of 5 %. The longest
     /// is twenty times the shortest, so that one application of long CTAs does not hold up all.
-    pub search: WindowRequest,
+    pub search: IntervalRequest,
     /// The intervals of watching: five times as long, because nothing waits for them.
-    pub watch: WindowRequest,
+    pub watch: IntervalRequest,
     /// What half of all SMs leave of the distance to the greatest speed, below which an application
     /// is memory-intensive: all SMs are then less than 1.5 times as fast, the mean of 1 (nothing
     /// gained) and 2 (in proportion).
@@ -72,24 +69,20 @@ pub struct CdSearchSettings {
     /// with all of it used, the half of that part that falls free speeds nobody up by more than the
     /// 3 % that an interval may be off.
     pub modest: f64,
-    /// Intervals that are measured again where one says nothing: as many as it takes to see that
-    /// an application completes nothing, and not only that its launches have a gap.
+    /// Intervals that are measured again where one says nothing: a program that rests between two
+    /// launches would be of unknown class, and keep its even share, until the next classification.
     pub patience: u8,
     /// Plans that one search tries at most. The search ends before where no plan promises anything.
     pub trials: u8,
-    /// Intervals that the winner is measured in: of several noisy ones the best is often one that
-    /// flatters.
-    pub confirm: u8,
     /// A neighbour of the best plan is tried even where it promises to be worse by that part,
     /// because curves err by about as much.
     pub hope: f64,
-    /// The part of its even speed that a search for throughput leaves everybody.
+    /// The part of its even speed that a plan for throughput leaves everybody: of many applications
+    /// each curve is extrapolated far, to all SMs, so one that seems to be worth little may starve.
     pub least: f64,
     /// The deviation from the curve that is a misfit. Phases of one program differ by more; what
     /// the clock and other applications' memory do to a speed stays below.
     pub tolerance: f64,
-    /// Intervals in a row that must say so: one may happen to contain the end of a kernel.
-    pub misfits: u8,
     /// The pause after which a misfit may lead to a new classification, about five searches. It
     /// doubles every time: phases that change faster than a search pays are not searched for ever.
     pub pause: Cycles,
@@ -99,7 +92,7 @@ pub struct CdSearchSettings {
 
 impl Default for CdSearchSettings {
     fn default() -> Self {
-        let search = WindowRequest {
+        let search = IntervalRequest {
             warm_up: Cycles(20_000),
             at_least: Cycles(20_000),
             ctas: 64,
@@ -111,9 +104,8 @@ impl Default for CdSearchSettings {
             supply: SupplyModel::Printed,
             step: 2,
             keep: 0.95,
-            lack: 0.05,
             search,
-            watch: WindowRequest {
+            watch: IntervalRequest {
                 at_least: Cycles(100_000),
                 ctas: 256,
                 at_most: Cycles(2_000_000),
@@ -124,11 +116,9 @@ impl Default for CdSearchSettings {
             modest: 1.0 / 16.0,
             patience: 3,
             trials: 8,
-            confirm: 2,
             hope: 0.02,
             least: 0.6,
             tolerance: 0.25,
-            misfits: 2,
             pause: Cycles(2_000_000),
             longest_pause: Cycles(2_000_000_000),
         }
@@ -154,7 +144,8 @@ struct Member {
     /// The speed on the even split: the unit of all others.
     reference: Option<Speed>,
     observations: Vec<Observation>,
-    watch: watch::Watched,
+    /// The speed in the first interval of watching that fitted, as a part of the curve's.
+    level: Option<f64>,
 }
 
 impl Member {
@@ -165,6 +156,11 @@ impl Member {
     /// Its SMs on which workers wait: the highest, so that the others can stay where they are.
     fn waiting(&self) -> SmSet {
         self.own.iter().skip(self.active.into()).collect()
+    }
+
+    /// The speed in an interval, in units of the even split's.
+    fn relative(&self, sample: &Sample) -> Option<f64> {
+        sample.find(self.application)?.speed()?.relative_to(self.reference.as_ref()?)
     }
 
     fn classified(&self) -> Note {
@@ -247,7 +243,7 @@ impl CdSearch {
                 slots: None,
                 reference: None,
                 observations: Vec::new(),
-                watch: watch::Watched::default(),
+                level: None,
             }
         };
         self.members = holders(sample).iter().map(member).collect();
@@ -277,7 +273,7 @@ impl CdSearch {
             Stage::Rest | Stage::Even | Stage::Watch => SmSet::EMPTY,
         };
         // A class stands for long: what one interval says of a search the next ones correct.
-        let classifying = WindowRequest { launches: true, ..self.settings.search };
+        let classifying = IntervalRequest { launches: true, ..self.settings.search };
         let (stage, next) = match self.stage {
             Stage::Rest => ("alone", None),
             Stage::Even => ("profile", Some(classifying)),
@@ -285,7 +281,7 @@ impl CdSearch {
             Stage::Probe => {
                 let probed = self.search.probed.iter().map(|&at| self.members[at].application);
                 let sms = probed.fold(SmSet::EMPTY, |all, id| all.union(&self.plan.sms(id)));
-                ("probe", Some(WindowRequest { awaits: Awaits::Holders(sms), ..classifying }))
+                ("probe", Some(IntervalRequest { awaits: Awaits::Holders(sms), ..classifying }))
             }
             Stage::Search => (self.search.name(), Some(self.settings.search)),
             Stage::Watch => ("watch", Some(self.settings.watch)),
@@ -318,8 +314,8 @@ impl Partitioner for CdSearch {
     fn step(&mut self, sample: &Sample) -> Decision {
         let members = self.members.iter().map(|member| member.application);
         let same = members.eq(sample.applications.iter().map(|a| a.application));
-        let window = match (sample.cause, sample.window) {
-            (Cause::Window, Some(window)) if same => window,
+        let interval = match (sample.cause, sample.interval) {
+            (Cause::Interval, Some(interval)) if same => interval,
             _ => {
                 self.pauses = watch::Pauses::new(self.settings.pause);
                 return self.begin(sample, Vec::new());
@@ -327,16 +323,10 @@ impl Partitioner for CdSearch {
         };
         match self.stage {
             Stage::Rest => self.decision(Vec::new()),
-            Stage::Even => self.even_measured(sample, &window),
+            Stage::Even => self.even_measured(sample, &interval),
             Stage::Probe => self.probed(sample),
             Stage::Search => self.searched(sample),
             Stage::Watch => self.watched(sample),
         }
     }
-}
-
-/// The mean of some numbers; 0 of none.
-fn mean(numbers: impl Iterator<Item = f64>) -> f64 {
-    let (sum, count) = numbers.fold((0.0, 0_u32), |(sum, count), number| (sum + number, count + 1));
-    sum / f64::from(count.max(1))
 }

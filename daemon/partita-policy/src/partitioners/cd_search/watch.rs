@@ -3,20 +3,12 @@
 //! The first interval after a search is compared with the curve, and only from below: CTAs that
 //! began together were slow while the even split was measured, and nobody minds that they are
 //! faster since. Later intervals are compared with the first. Counters are compared too: two
-//! programs of one process may be equally fast on an even share. Two intervals in a row that do
-//! not fit lead to a new classification of all, and so does an application of unknown class.
+//! programs of one process may be equally fast on an even share. An interval that does not fit
+//! leads to a new classification of all, and so does an application of unknown class.
 
 use super::{CdSearch, Member};
-use crate::{ApplicationSample, Decision, Sample, classify};
+use crate::{Decision, Sample, classify};
 use partita_model::{Class, Cycles, Evidence, Nanos, Note};
-
-/// What is watched of one application.
-#[derive(Clone, Copy, PartialEq, Debug, Default)]
-pub(super) struct Watched {
-    /// The speed in the first interval that fitted, as a part of the curve's.
-    level: Option<f64>,
-    misfits: u8,
-}
 
 /// Pauses between classifications, from one change of the applications to the next.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,19 +42,15 @@ impl CdSearch {
             let member = &mut self.members[index];
             let fits = relative >= least && most.is_none_or(|most| relative <= most);
             if fits && changed.is_none() {
-                let level = member.watch.level.unwrap_or(relative);
-                member.watch = Watched { level: Some(level), misfits: 0 };
+                member.level.get_or_insert(relative);
                 continue;
             }
-            member.watch.misfits = member.watch.misfits.saturating_add(1);
-            if member.watch.misfits >= self.settings.misfits {
-                again = true;
-                let (application, class) = (member.application, member.class);
-                notes.push(match changed {
-                    Some(to) => Note::ClassChanged { application, from: class, to },
-                    None => Note::Misfit { application, class, relative, least, most },
-                });
-            }
+            again = true;
+            let (application, class) = (member.application, member.class);
+            notes.push(match changed {
+                Some(to) => Note::ClassChanged { application, from: class, to },
+                None => Note::Misfit { application, class, relative, least, most },
+            });
         }
         if !again || sample.now < not_before {
             return self.decision(Vec::new());
@@ -82,12 +70,11 @@ impl CdSearch {
 
     /// A speed as a part of what it is compared with, and the most that fits.
     fn against_curve(&self, sample: &Sample, member: &Member) -> Option<(f64, Option<f64>)> {
-        let speed = sample.find(member.application).and_then(ApplicationSample::speed)?;
-        let relative = speed.relative_to(member.reference.as_ref()?)?;
+        let relative = member.relative(sample)?;
         let sms = self.plan.sms(member.application).len();
         let expected = self.curve(member).speed(sms);
-        let expected = expected * member.watch.level.unwrap_or(1.0);
-        let most = member.watch.level.map(|_| 1.0 + self.settings.tolerance);
+        let expected = expected * member.level.unwrap_or(1.0);
+        let most = member.level.map(|_| 1.0 + self.settings.tolerance);
         (expected > 0.0).then(|| (relative / expected, most))
     }
 }
