@@ -41,8 +41,8 @@ pub(crate) enum Effect {
     PumpSession(SessionId),
     /// Launches that wait for room or for their turn may go.
     PumpWaiting,
-    /// The device is done with an operation. A failure of its session has gone before.
-    Ended { operation: OperationId, time: Nanos, ok: bool },
+    /// An operation has failed. The failure of its session has gone before.
+    Failed { operation: OperationId, time: Nanos },
     /// What waits for an operation goes on. A failure of its session has gone before.
     Retire(OperationId),
 }
@@ -69,6 +69,11 @@ impl Effects {
         if !once.is_some_and(|waits| std::mem::replace(waits, true)) {
             self.queue.push_back(effect);
         }
+    }
+
+    /// Whether none is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.failures.is_empty() && self.queue.is_empty()
     }
 
     /// Takes the first.

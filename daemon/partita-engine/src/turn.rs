@@ -71,6 +71,11 @@ impl Turn<'_> {
         self.common.effects.push(effect);
     }
 
+    /// Whether effects of earlier steps come before one that is pushed now.
+    pub(crate) fn has_effects(&self) -> bool {
+        !self.common.effects.is_empty()
+    }
+
     pub(crate) fn act(&mut self, action: Action) {
         self.common.actions.push_back(action);
     }

@@ -81,26 +81,26 @@ impl Checker<'_> {
     ) -> Result<(Usage, Form), Refusal> {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
         let worker = known(&kernel.facts, &kernel.name)?;
-        let as_written = |entry: &std::sync::Arc<str>, reason: String, barrier, abort| {
-            Form::Original(Box::new(AsWritten { entry: entry.clone(), reason, barrier, abort }))
+        let as_written = |entry: &std::sync::Arc<str>, reason: Option<String>, barrier, abort| {
+            Form::Original(AsWritten { entry: entry.clone(), reason, barrier, abort })
         };
         let as_worker = self.check_resources(worker, block, dynamic_shared);
         if kernel.is_machine_code && request.cooperative {
             let why = "machine code, launched cooperatively: all its CTAs must be resident at once";
-            let form = as_written(&kernel.entry, why.to_owned(), Barrier::None, false);
+            let form = as_written(&kernel.entry, Some(why.to_owned()), Barrier::None, false);
             return Ok((as_worker?, form));
         }
         let own = match &kernel.form {
             KernelForm::Worker { .. } => Form::Worker(None),
             KernelForm::Ticket { .. } => Form::Ticket,
             KernelForm::MachineCode => Form::MachineCode,
-            KernelForm::Original { reason, workspace, abort } => {
+            KernelForm::Original { workspace, abort, .. } => {
                 let barrier = match (workspace, request.cooperative) {
                     (false, _) => Barrier::None,
                     (true, false) => Barrier::Unused,
                     (true, true) => Barrier::Used,
                 };
-                as_written(&kernel.entry, reason.clone(), barrier, *abort)
+                as_written(&kernel.entry, None, barrier, *abort)
             }
         };
         let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts)
@@ -121,7 +121,7 @@ impl Checker<'_> {
             }
         };
         let cta = self.check_resources(known(original, &kernel.name)?, block, dynamic_shared)?;
-        Ok((cta, as_written(&fallback.entry, why, Barrier::None, fallback.abort)))
+        Ok((cta, as_written(&fallback.entry, Some(why), Barrier::None, fallback.abort)))
     }
 
     /// What one CTA takes up, if an SM can hold it.

@@ -81,12 +81,12 @@ impl Launches {
             Confined::Never(reason) => {
                 let text = format!("kernel `{}` runs alone: {reason}", pending.spec.kernel.name);
                 turn.log(LogLevel::Info, Some(place.session), text);
-                pending.form = Form::Original(Box::new(AsWritten {
+                pending.form = Form::Original(AsWritten {
                     entry: pending.spec.kernel.entry.clone(),
-                    reason,
+                    reason: Some(reason),
                     barrier: Barrier::None,
                     abort: false,
-                }));
+                });
                 // It takes its turn as an original where it stands.
                 self.look_by(turn.now());
                 return Start::Demoted(pending);

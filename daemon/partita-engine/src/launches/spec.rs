@@ -79,15 +79,16 @@ pub(crate) enum Form {
     /// The kernel as it is, on whole groups of SMs.
     MachineCode,
     /// The kernel as it is, alone on the device.
-    Original(Box<AsWritten>),
+    Original(AsWritten),
 }
 
 /// A kernel in its original form.
 #[derive(Clone)]
 pub(crate) struct AsWritten {
     pub(crate) entry: Arc<str>,
-    /// Why the kernel has no better form in this launch.
-    pub(crate) reason: String,
+    /// Why the kernel has no better form in this launch; `None` where that is the reason of the
+    /// kernel's own form.
+    pub(crate) reason: Option<String>,
     pub(crate) barrier: Barrier,
     /// Whether the entry takes the address of a control block, for the abort flag.
     pub(crate) abort: bool,
@@ -156,9 +157,10 @@ impl Pending {
     /// Why the launch has no better form. Workers and machine code have none to give.
     pub(crate) fn reason(&self) -> Option<&String> {
         match (&self.form, &self.spec.kernel.form) {
-            (Form::Original(original), _) => Some(&original.reason),
-            (Form::Ticket, KernelForm::Ticket { reason, .. }) => Some(reason),
-            (Form::Worker(_) | Form::MachineCode | Form::Ticket, _) => None,
+            (Form::Original(AsWritten { reason: Some(reason), .. }), _)
+            | (Form::Original(_), KernelForm::Original { reason, .. })
+            | (Form::Ticket, KernelForm::Ticket { reason, .. }) => Some(reason),
+            (Form::Worker(_) | Form::MachineCode | Form::Ticket | Form::Original(_), _) => None,
         }
     }
 }

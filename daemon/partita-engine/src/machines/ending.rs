@@ -20,9 +20,9 @@ impl Machines {
     ) {
         // A lost device may tell the ends of what it has lost.
         let Some((session, ..)) = self.sessions.operation(id) else { return };
-        let ok = outcome == Outcome::Complete;
         match outcome {
-            Outcome::Complete => {}
+            // No failure has to go first.
+            Outcome::Complete => return self.ended(turn, id, time, true),
             Outcome::Cancelled => {
                 let text = "work was cancelled".to_owned();
                 turn.fail(session, CudaResult::ERROR_LAUNCH_FAILED, text);
@@ -33,10 +33,10 @@ impl Machines {
                 turn.fail(session, code_of(fault.kind), fault.to_string());
             }
         }
-        turn.push(Effect::Ended { operation: id, time, ok });
+        turn.push(Effect::Failed { operation: id, time });
     }
 
-    /// The second step of an operation's end, after its session has failed where it did.
+    /// The second step of an operation's end: after its session has failed, where it has.
     pub(super) fn ended(&mut self, turn: &mut Turn<'_>, id: OperationId, time: Nanos, ok: bool) {
         // The device may have been lost since.
         let Some((session, _, then)) = self.sessions.operation(id) else { return };
@@ -57,7 +57,11 @@ impl Machines {
         if let Err(bug) = result {
             turn.bug(session, bug);
         }
-        turn.push(Effect::Retire(id));
+        if turn.has_effects() {
+            turn.push(Effect::Retire(id));
+        } else {
+            self.retire(turn, id);
+        }
     }
 
     /// A launch's main grid is done.

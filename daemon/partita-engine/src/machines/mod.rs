@@ -62,7 +62,7 @@ impl Machines {
             Effect::PumpStream(session, stream) => self.pump_appended(turn, session, stream),
             Effect::PumpSession(session) => self.pump_session(turn, session),
             Effect::PumpWaiting => self.pump_waiting(turn),
-            Effect::Ended { operation, time, ok } => self.ended(turn, operation, time, ok),
+            Effect::Failed { operation, time } => self.ended(turn, operation, time, false),
             Effect::Retire(operation) => self.retire(turn, operation),
         }
     }

@@ -92,8 +92,10 @@ impl Observer {
         idle_grace: Nanos,
         is_policed: impl Fn(ApplicationId) -> bool,
     ) -> Option<Nanos> {
-        let policed = self.accounts.iter().filter(|(id, _)| is_policed(**id));
-        let active = || policed.clone().map(|(_, account)| account).filter(|a| a.active);
+        // Most applications of a crowd are idle: the cheaper question goes first.
+        let active = self.accounts.iter().filter(|(_, account)| account.active);
+        let policed = active.filter(|(id, _)| is_policed(**id));
+        let active = || policed.clone().map(|(_, account)| account);
         if !active().any(Account::has_work) {
             return None;
         }

@@ -162,10 +162,11 @@ impl Sessions {
         work: Work,
         expected: Option<Nanos>,
     ) -> Result<Submitted, Bug> {
-        self.submit_waits(turn, id, &work)?;
         let operation = self.operations.get_mut(&id).ok_or(Bug::NoOperation(id))?;
         operation.stage = Stage::InFlight;
         let (session, stream, then) = (operation.session, operation.stream, operation.then);
+        let after = std::mem::take(&mut operation.after);
+        self.submit_waits(turn, (session, stream), after, &work)?;
         let result = turn.device.enqueue(stream, id, work);
         let target = self.stream_mut(session, stream).ok_or(Bug::NoStream(stream))?;
         target.queue.pop_front();
@@ -187,16 +188,15 @@ impl Sessions {
         self.records.get_mut(&session)?.streams.get_mut(&stream)
     }
 
-    /// Lets the stream wait for what the operation depends on in others.
+    /// Lets a stream wait for operations of others, on which the work that follows depends.
     fn submit_waits(
         &mut self,
         turn: &mut Turn<'_>,
-        id: OperationId,
+        (session, stream): (SessionId, StreamId),
+        after: Vec<OperationId>,
         work: &Work,
     ) -> Result<(), Bug> {
-        let operation = self.operations.get_mut(&id).ok_or(Bug::NoOperation(id))?;
-        let (session, stream) = (operation.session, operation.stream);
-        for on in std::mem::take(&mut operation.after) {
+        for on in after {
             let waits_itself = matches!(work, Work::Wait { on: own } if *own == on);
             // What has no record is done.
             if waits_itself || !self.operations.contains_key(&on) {
@@ -295,12 +295,15 @@ impl Sessions {
             }
         }
         let has_backlog = !record.backlog.is_empty();
+        let is_closing = record.state == SessionState::Closing;
         self.notify_waiters(turn, session, id);
         self.drop_stream_if_done(turn, session, stream);
         if has_backlog {
             turn.push(Effect::PumpSession(session));
         }
-        turn.push(Effect::Release(session));
+        if is_closing {
+            turn.push(Effect::Release(session));
+        }
         match self.operations.get(&front?)?.then {
             Then::Main(launch) => Some(launch),
             _ => None,
@@ -326,6 +329,6 @@ fn refused(
         _ => CudaResult::ERROR_UNKNOWN,
     };
     turn.fail(session, code, error.to_string());
-    turn.push(Effect::Ended { operation, time, ok: false });
+    turn.push(Effect::Failed { operation, time });
     Submitted::Failed
 }
