@@ -63,11 +63,11 @@ impl Curve {
         let (least, most) = (bounds.0.max(MARGIN), bounds.1.min(1.0 - MARGIN));
         let expected = expected.max(least).min(most);
         let between = |part: u8| least + (most - least) * f64::from(part) / f64::from(PARTS);
+        let all: f64 = measured.iter().map(|(_, speed)| speed * speed).sum();
         let with = |left: f64| {
             let curve = Curve::new(sms, slots, left);
-            let curve = Curve { height: curve.height_for(measured), ..curve };
-            let off = |&(sms, speed): &Observation| (speed - curve.speed(sms)).powi(2);
-            (measured.iter().map(off).sum::<f64>(), curve)
+            let (height, explained) = curve.fit_height(measured);
+            (all - explained, Curve { height, ..curve })
         };
         // One measurement fits all curves, but for rounding.
         let better = |best: (f64, Curve), next: (f64, Curve)| {
@@ -82,18 +82,27 @@ impl Curve {
         self.height * (1.0 - self.left.powf(n / self.half)) * full(self.slots, sms)
     }
 
+    /// The speeds with 0, 1, 2 … `most` SMs.
+    pub(crate) fn speeds(&self, most: u16) -> Vec<f64> {
+        let each = self.left.powf(1.0 / self.half);
+        let leaves = std::iter::successors(Some(1.0), |left| Some(left * each));
+        let speed = |(sms, left): (u16, f64)| self.height * (1.0 - left) * full(self.slots, sms);
+        (0..=most).zip(leaves).map(speed).collect()
+    }
+
     /// How much faster `more` SMs are than `fewer`.
     pub(crate) fn gain(&self, fewer: u16, more: u16) -> f64 {
         self.speed(more) / self.speed(fewer.max(1)).max(f64::MIN_POSITIVE)
     }
 
-    /// The height that fits best to some speeds.
-    fn height_for(&self, measured: &[Observation]) -> f64 {
+    /// The height that fits best to some speeds, and the part of the sum of their squares that is
+    /// no error then.
+    fn fit_height(&self, measured: &[Observation]) -> (f64, f64) {
         let (both, squares) = measured.iter().fold((0.0, 0.0), |(both, squares), &(sms, speed)| {
             let on = self.speed(sms);
             (both + on * speed, squares + on * on)
         });
-        if squares > 0.0 { both / squares } else { 1.0 }
+        if squares > 0.0 { (both / squares, both * both / squares) } else { (1.0, 0.0) }
     }
 }
 
@@ -165,6 +174,16 @@ mod tests {
         let absurd = [(12, 1.0), (6, 1e9), (24, 0.0), (0, f64::NAN)];
         let found = Curve::fitted(24, None, 0.5, (0.0, 1.0), &absurd);
         assert!(found.left > 0.0 && found.left < 1.0, "{found:?}");
+    }
+
+    #[test]
+    fn speeds_of_all_numbers_are_those_of_each() {
+        for (slots, left) in [(None, 0.3), (Some(54.0), 0.001), (Some(7.0), 0.999)] {
+            let curve = Curve::new(132, slots, left);
+            for (sms, speed) in (0..=132).zip(curve.speeds(132)) {
+                assert!((speed - curve.speed(sms)).abs() < 1e-12, "{sms}: {speed}");
+            }
+        }
     }
 
     #[test]

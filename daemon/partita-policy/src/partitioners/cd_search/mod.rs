@@ -144,7 +144,7 @@ struct Member {
     /// The speed on the even split: the unit of all others.
     reference: Option<Speed>,
     observations: Vec<Observation>,
-    /// The speed in the first interval of watching that fitted, as a part of the curve's.
+    /// The speed in the first interval of watching that fitted.
     level: Option<f64>,
 }
 

@@ -13,7 +13,6 @@
 
 use super::search::Trial;
 use super::{CdSearch, Member};
-use crate::models::Curve;
 use crate::plans::even_counts;
 use partita_model::{ApplicationId, Class, SmSet};
 
@@ -31,7 +30,8 @@ pub(super) enum Objective {
 /// The members with their curves.
 pub(super) struct View<'a> {
     of: &'a CdSearch,
-    curves: Vec<Curve>,
+    /// By member, the speed by its curve with 0, 1, 2 … SMs.
+    speeds: Vec<Vec<f64>>,
     /// By member, 1 ÷ the speed alone on all SMs.
     weights: Vec<f64>,
     /// Who is compute-intensive, and the SMs that each has.
@@ -49,14 +49,18 @@ impl CdSearch {
     }
 
     pub(super) fn view(&self) -> View<'_> {
-        let curves: Vec<Curve> = self.members.iter().map(|member| self.curve(member)).collect();
-        let alone = |curve: &Curve| curve.speed(self.hardware.sms).max(MARGIN);
-        let weights = curves.iter().map(|curve| 1.0 / alone(curve)).collect();
+        let speeds: Vec<Vec<f64>> = self
+            .members
+            .iter()
+            .map(|member| self.curve(member).speeds(self.hardware.sms))
+            .collect();
+        let alone = |speeds: &Vec<f64>| speeds.last().copied().unwrap_or_default().max(MARGIN);
+        let weights = speeds.iter().map(|speeds| 1.0 / alone(speeds)).collect();
         let is_compute = |&at: &usize| self.members[at].class == Class::Compute;
         let pool: Vec<usize> = (0..self.members.len()).filter(is_compute).collect();
         let all = self.holders();
         let holders = pool.iter().map(|&at| all[at]).collect();
-        View { of: self, curves, weights, pool, holders }
+        View { of: self, speeds, weights, pool, holders }
     }
 }
 
@@ -83,9 +87,14 @@ impl View<'_> {
         }
     }
 
+    /// A member's speed by its curve. No member gets more than all SMs.
+    fn speed(&self, at: usize, sms: u16) -> f64 {
+        self.speeds[at].get(usize::from(sms)).copied().unwrap_or_default()
+    }
+
     /// What all do together with so many SMs, by their curves.
     fn promised(&self, counts: &[u16]) -> f64 {
-        let speeds = self.curves.iter().zip(counts).map(|(curve, &sms)| curve.speed(sms));
+        let speeds = (0..).zip(counts).map(|(at, &sms)| self.speed(at, sms));
         self.weights.iter().zip(speeds).map(|(weight, speed)| weight * speed).sum()
     }
 
@@ -99,7 +108,7 @@ impl View<'_> {
             ways.max_by(|a, b| a.0.total_cmp(&b.0))
         };
         let mut top = (self.promised(best), best.to_vec());
-        for _ in &self.curves {
+        for _ in &self.speeds {
             let far = most(self.ways(best, &top.1, |even| (even / 3).max(step)));
             let Some(far) = far.filter(|far| far.0 > top.0) else { break };
             top = far;
@@ -157,7 +166,7 @@ impl View<'_> {
                 return trials.last().map(|trial| trial.counts[at].div_ceil(2));
             };
             let was_enough = |sms: u16| enough.iter().any(|trial| trial.counts[at] == sms);
-            let promises = |&sms: &u16| self.curves[at].speed(sms) >= keep || was_enough(sms);
+            let promises = |&sms: &u16| self.speed(at, sms) >= keep || was_enough(sms);
             Some((few + 1..member.even()).find(promises).unwrap_or(member.even()))
         };
         let counts: Vec<u16> =

@@ -37,12 +37,13 @@ impl CdSearch {
                 continue;
             }
             let changed = self.class_by_counters(sample, member);
-            let Some((relative, most)) = self.against_curve(sample, member) else { continue };
-            let least = 1.0 - self.settings.tolerance;
+            let Some((speed, expected)) = self.against_expected(sample, member) else { continue };
+            let (relative, tolerance) = (speed / expected, self.settings.tolerance);
+            let (least, most) = (1.0 - tolerance, member.level.map(|_| 1.0 + tolerance));
             let member = &mut self.members[index];
             let fits = relative >= least && most.is_none_or(|most| relative <= most);
             if fits && changed.is_none() {
-                member.level.get_or_insert(relative);
+                member.level.get_or_insert(speed);
                 continue;
             }
             again = true;
@@ -68,13 +69,11 @@ impl CdSearch {
         (counted && class != member.class).then_some(class)
     }
 
-    /// A speed as a part of what it is compared with, and the most that fits.
-    fn against_curve(&self, sample: &Sample, member: &Member) -> Option<(f64, Option<f64>)> {
-        let relative = member.relative(sample)?;
-        let sms = self.plan.sms(member.application).len();
-        let expected = self.curve(member).speed(sms);
-        let expected = expected * member.level.unwrap_or(1.0);
-        let most = member.level.map(|_| 1.0 + self.settings.tolerance);
-        (expected > 0.0).then(|| (relative / expected, most))
+    /// A speed, and the one that it is compared with.
+    fn against_expected(&self, sample: &Sample, member: &Member) -> Option<(f64, f64)> {
+        let speed = member.relative(sample)?;
+        let by_curve = || self.curve(member).speed(self.plan.sms(member.application).len());
+        let expected = member.level.unwrap_or_else(by_curve);
+        (expected > 0.0).then_some((speed, expected))
     }
 }
