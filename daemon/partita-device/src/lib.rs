@@ -172,6 +172,12 @@ pub trait Device: Textures {
     /// Device time.
     fn now(&self) -> Nanos;
 
+    /// Whether nothing is in flight but waits for words of memory: only a command, or a write of
+    /// the host, can lead to an event. `false` where the device's clock runs beside the host's.
+    fn is_at_rest(&self) -> bool {
+        false
+    }
+
     /// A descriptor that becomes readable when there may be something to poll for. A device that
     /// says [`Activity::Waiting`] has one.
     fn news(&self) -> Option<BorrowedFd<'_>> {

@@ -139,6 +139,13 @@ impl Engine {
             || self.machines.launches.awaits_host(id)
     }
 
+    /// Whether a launch runs, or waits for SMs or for the device: only then can a timer
+    /// ([`Engine::next_timer`]) let work go on while the device is at rest.
+    #[must_use]
+    pub fn awaits_timer(&self) -> bool {
+        self.machines.launches.awaits_timer()
+    }
+
     /// Operations of a session that are queued or in flight.
     #[must_use]
     pub fn operations(&self, session: SessionId) -> usize {

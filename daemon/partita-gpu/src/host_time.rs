@@ -5,7 +5,7 @@
 //! may therefore advance to the earliest of these moments over all programs, and no further until
 //! that program has called. A program that waits for the device holds up no other. Nor does a
 //! program that has not called for as long as the patience: it is idle, or its host is slow, and it
-//! counts in [`Pacer::exceeded`]. While a program's module is prepared the daemon is the slow side,
+//! counts in [`Pacer::exceeded`], unless no device time passes meanwhile. While a program's module is prepared the daemon is the slow side,
 //! and the patience is longer.
 //!
 //! A kernel may wait for a write of its program into shared memory, and the program may answer the
@@ -47,6 +47,17 @@ impl Pace {
     }
 }
 
+/// The clocks when sessions are looked at.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    /// Device time.
+    pub device: Nanos,
+    /// Host time.
+    pub host: Instant,
+    /// Whether device time passes as soon as no session bounds it.
+    pub time_passes: bool,
+}
+
 /// The rules and counts of all sessions.
 #[derive(Clone, Copy, Debug)]
 pub struct Pacer {
@@ -69,7 +80,7 @@ impl Pacer {
         self.rules
     }
 
-    /// The number of times that the patience with a program ran out.
+    /// The number of times that the patience with a program ran out while device time passed.
     #[must_use]
     pub fn exceeded(&self) -> u64 {
         self.exceeded
@@ -116,18 +127,18 @@ impl Pacer {
     pub fn bound(
         &mut self,
         pace: &mut Pace,
-        host: Instant,
+        moment: Moment,
         prepares: bool,
         awaited: impl FnOnce() -> bool,
     ) -> Option<Nanos> {
         let rules = self.rules?;
         let patience = Duration::from_millis(rules.patience_ms.into());
         let patience = if prepares { patience * PREPARING } else { patience };
-        let silent = host.saturating_duration_since(pace.heard);
+        let silent = moment.host.saturating_duration_since(pace.heard);
         if silent < patience && (silent < AWAITED || !awaited()) {
             return Some(pace.next);
         }
-        if !pace.late {
+        if !pace.late && (moment.time_passes || moment.device > pace.next) {
             pace.late = true;
             self.exceeded += 1;
         }
@@ -141,6 +152,11 @@ mod tests {
 
     const RULES: HostTime = HostTime { call: Nanos(2_000), patience_ms: 100, together: 1 };
 
+    /// A device with work, at this time.
+    fn busy(device: u64, host: Instant) -> Moment {
+        Moment { device: Nanos(device), host, time_passes: true }
+    }
+
     #[test]
     fn the_device_goes_on_by_the_charge_however_long_the_host_takes() {
         let mut pacer = Pacer::new(Some(RULES));
@@ -150,7 +166,7 @@ mod tests {
         pacer.goes_on(&mut pace, Nanos(10), start);
         assert!(!pacer.may_call(&pace, Nanos(2_009)));
         assert_eq!(
-            pacer.bound(&mut pace, start + Duration::from_millis(99), false, || false),
+            pacer.bound(&mut pace, busy(10, start + Duration::from_millis(99)), false, || false),
             Some(Nanos(2_010))
         );
         assert!(pacer.may_call(&pace, Nanos(2_010)));
@@ -164,17 +180,17 @@ mod tests {
         let late = start + Duration::from_millis(101);
         assert_eq!(
             (
-                pacer.bound(&mut pace, late, false, || false),
-                pacer.bound(&mut pace, late, false, || false)
+                pacer.bound(&mut pace, busy(0, late), false, || false),
+                pacer.bound(&mut pace, busy(0, late), false, || false)
             ),
             (None, None)
         );
         assert_eq!(pacer.exceeded(), 1);
         pacer.goes_on(&mut pace, Nanos(50), late);
-        assert_eq!(pacer.bound(&mut pace, late, false, || false), Some(Nanos(2_050)));
+        assert_eq!(pacer.bound(&mut pace, busy(50, late), false, || false), Some(Nanos(2_050)));
         let late = late + Duration::from_millis(2_999);
         assert_eq!(
-            pacer.bound(&mut pace, late, true, || false),
+            pacer.bound(&mut pace, busy(50, late), true, || false),
             Some(Nanos(2_050)),
             "a module is prepared"
         );
@@ -188,10 +204,24 @@ mod tests {
         let mut pace = pacer.arrives(Nanos(5), start);
         let soon = start + Duration::from_millis(9);
         let asked = || panic!("nobody needs to know so soon");
-        assert_eq!(pacer.bound(&mut pace, soon, false, asked), Some(Nanos(5)));
+        assert_eq!(pacer.bound(&mut pace, busy(5, soon), false, asked), Some(Nanos(5)));
         let later = start + Duration::from_millis(10);
+        let later = busy(5, later);
         assert_eq!(pacer.bound(&mut pace, later, false, || false), Some(Nanos(5)));
         assert_eq!((pacer.bound(&mut pace, later, false, || true), pacer.exceeded()), (None, 1));
+    }
+
+    #[test]
+    fn a_pause_counts_only_where_device_time_passes() {
+        let mut pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let mut pace = pacer.arrives(Nanos(5), start);
+        let late = start + Duration::from_millis(101);
+        let idle = Moment { time_passes: false, ..busy(5, late) };
+        assert_eq!((pacer.bound(&mut pace, idle, false, || false), pacer.exceeded()), (None, 0));
+        // Another session's calls have taken the device further.
+        let passed = Moment { device: Nanos(6), ..idle };
+        assert_eq!((pacer.bound(&mut pace, passed, false, || false), pacer.exceeded()), (None, 1));
     }
 
     #[test]
@@ -222,6 +252,7 @@ mod tests {
         let mut pace = pacer.arrives(Nanos(0), start);
         pacer.goes_on(&mut pace, Nanos(5), start);
         assert!(pacer.may_call(&pace, Nanos(0)));
-        assert_eq!((pacer.bound(&mut pace, start, false, || false), pacer.exceeded()), (None, 0));
+        let moment = busy(0, start);
+        assert_eq!((pacer.bound(&mut pace, moment, false, || false), pacer.exceeded()), (None, 0));
     }
 }

@@ -362,8 +362,8 @@ impl Shell {
 
     fn advance_device(&mut self) -> Result<(), ShellError> {
         let start = Instant::now();
-        let until = self.engine.next_timer().into_iter().chain(self.bound()).min();
-        let mut any = self.poll_device(until)?;
+        let bound = self.bound();
+        let mut any = self.poll_device(self.horizon(bound))?;
         let mut now = Instant::now();
         self.adapt(now - start);
         if self.pacer.rules().is_some() {
@@ -374,10 +374,17 @@ impl Shell {
             if !any || now - start > DEVICE_TURN / 8 {
                 break;
             }
-            any = self.poll_device(self.engine.next_timer())?;
+            any = self.poll_device(self.horizon(None))?;
             now = Instant::now();
         }
         Ok(())
+    }
+
+    /// How far the device may go: to the sessions' bound, and no further than the engine's timer.
+    fn horizon(&self, bound: Option<Nanos>) -> Option<Nanos> {
+        let timed = bound.is_some() || self.time_passes();
+        let timer = self.engine.next_timer().filter(|_| timed);
+        timer.into_iter().chain(bound).min()
     }
 
     /// Completes all effects at the present device time, so that the next call sees them, however

@@ -153,6 +153,21 @@ fn two_programs_take_the_same_time_again() {
     }
 }
 
+/// A pause beyond the patience, with nothing on the device.
+#[test]
+fn pauses_on_the_host_take_no_device_time() {
+    let program = toolchain::program("pauses");
+    let taken = |patience_ms: u32| {
+        let daemon = Daemon::start(&format!("emu:cd-search-24,patience={patience_ms}"));
+        let output = output(daemon.run(&program).args(["5", "600"]));
+        expect_success(&output, &["PASSED"]);
+        (text(&output.stdout), daemon.status().gpu.patience_exceeded)
+    };
+    let (time, exceeded) = taken(60_000);
+    assert_eq!(exceeded, 0);
+    assert_eq!(taken(300), (time, 0));
+}
+
 #[test]
 fn ten_million_elements() {
     let output = output(run_private(&toolchain::program("vecAdd")).arg("10000000"));

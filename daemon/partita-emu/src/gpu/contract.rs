@@ -36,6 +36,10 @@ impl Device for EmulatedGpu {
         toml::to_string(&self.spec).unwrap_or_else(|_| format!("{:?}", self.spec))
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.rests()
+    }
+
     fn now(&self) -> Nanos {
         Nanos(self.now / 1000)
     }

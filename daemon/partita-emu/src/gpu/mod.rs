@@ -620,12 +620,19 @@ impl EmulatedGpu {
         [sms, grids, self.streams.next_end(), self.next_switch()].into_iter().flatten().min()
     }
 
+    /// Whether nothing is in flight but waits for words of memory.
+    fn rests(&self) -> bool {
+        self.grids.is_empty()
+            && self.streams.next_end().is_none()
+            && !self.streams.has_ready_front()
+            && self.events.is_empty()
+    }
+
     /// Whether the device is busy. A stream that waits for a word of memory may wait for the host,
     /// until the time that the host names.
     fn activity(&self, until: Option<Nanos>) -> Activity {
         let waits = until.is_some() && self.streams.awaited().next().is_some();
-        let rests = self.grids.is_empty() && self.streams.next_end().is_none();
-        if !rests || waits || self.streams.has_ready_front() {
+        if !self.rests() || waits {
             Activity::Busy
         } else if self.streams.awaited().any(|address| self.memory.is_host(address)) {
             Activity::Watching

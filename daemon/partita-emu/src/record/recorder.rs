@@ -258,6 +258,10 @@ impl Device for Recorder {
         self.device.host_time()
     }
 
+    fn is_at_rest(&self) -> bool {
+        self.device.is_at_rest()
+    }
+
     fn now(&self) -> Nanos {
         self.device.now()
     }

@@ -102,6 +102,11 @@ impl Launches {
         self.tick_at
     }
 
+    /// Whether a launch runs, or waits at the head of its queue.
+    pub(crate) fn awaits_timer(&self) -> bool {
+        !self.front.is_empty() || !self.waiting.is_empty()
+    }
+
     /// Has running launches looked at no later than `at`.
     pub(crate) fn look_by(&mut self, at: Nanos) {
         self.tick_at = earliest(self.tick_at, at);

@@ -12,7 +12,7 @@
 //! ring.
 
 use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
-use crate::host_time::Pacer;
+use crate::host_time::{Moment, Pacer};
 use partita_engine::{CloseReason, Engine};
 use partita_model::{Nanos, SessionId};
 use std::time::Instant;
@@ -46,16 +46,19 @@ impl Seat {
     fn bound(
         &mut self,
         pacer: &mut Pacer,
-        device: Nanos,
-        host: Instant,
+        moment: Moment,
         awaited: impl FnOnce() -> bool,
     ) -> Option<Nanos> {
         let waits = self.session.waits();
-        if self.has_news() || waits && !pacer.may_call(&self.pace, device) {
+        if self.has_news() || waits && !pacer.may_call(&self.pace, moment.device) {
             // The session has called already, and the call takes effect at this device time.
             return Some(self.pace.next());
         }
-        if waits { None } else { pacer.bound(&mut self.pace, host, self.session.loads(), awaited) }
+        if waits {
+            None
+        } else {
+            pacer.bound(&mut self.pace, moment, self.session.loads(), awaited)
+        }
     }
 }
 
@@ -63,16 +66,26 @@ impl Shell {
     /// The latest device time before the next call of any session.
     pub(super) fn bound(&mut self) -> Option<Nanos> {
         self.pacer.rules()?;
-        let (pacer, engine, device, now) =
-            (&mut self.pacer, &self.engine, self.device.now(), Instant::now());
+        let moment = self.moment(Instant::now());
+        let (pacer, engine) = (&mut self.pacer, &self.engine);
         if pacer.gathers() {
-            return Some(device);
+            return Some(moment.device);
         }
         let free = |(id, seat): &(&SessionId, &mut Seat)| !seat.is_held(engine, **id);
         let bound = |(id, seat): (&SessionId, &mut Seat)| {
-            seat.bound(pacer, device, now, || engine.awaits_host(*id))
+            seat.bound(pacer, moment, || engine.awaits_host(*id))
         };
         self.seats.iter_mut().filter(free).filter_map(bound).min()
+    }
+
+    fn moment(&self, host: Instant) -> Moment {
+        Moment { device: self.device.now(), host, time_passes: self.time_passes() }
+    }
+
+    /// Whether time goes on where no session bounds it. The clock of a device at rest stands still,
+    /// whatever timers the engine has, unless a timer can let work go on.
+    pub(super) fn time_passes(&self) -> bool {
+        !self.device.is_at_rest() || self.engine.awaits_timer()
     }
 
     /// Serves every session that is awake. Returns whether one is still awake.
@@ -103,16 +116,14 @@ impl Shell {
                 self.carry_out()?;
                 self.settle()?;
             }
-            let device = self.device.now();
+            let moment = self.moment(now);
             let Some(seat) = self.seats.get_mut(&id) else { continue };
             if seat.is_held(&self.engine, id) {
                 continue;
             }
             let awaited = || self.engine.awaits_host(id);
-            if seat
-                .bound(&mut self.pacer, device, now, awaited)
-                .is_some_and(|bound| bound <= device)
-            {
+            let bound = seat.bound(&mut self.pacer, moment, awaited);
+            if bound.is_some_and(|bound| bound <= moment.device) {
                 break;
             }
         }
