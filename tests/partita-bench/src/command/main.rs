@@ -10,6 +10,7 @@
 //! | `forms` | whether kernels do the same in every form |
 //! | `gpu` | a real GPU, and what Partita takes for granted of it |
 //! | `live` | borders under running kernels; launches through the engine |
+//! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
 //! | `ptx` | the PTX compiler |
 //! | `rig` | a device by itself, for `gpu` |
 //! | `wire` | the border between processes |
@@ -19,6 +20,7 @@ mod emulator;
 mod forms;
 mod gpu;
 mod live;
+mod overhead;
 mod progress;
 mod ptx;
 mod rig;
@@ -44,6 +46,7 @@ enum Command {
     Engine(live::EngineArgs),
     Forms(forms::FormsArgs),
     Gpu(gpu::GpuArgs),
+    Overhead(overhead::OverheadArgs),
     Ptx(ptx::PtxArgs),
     Resize(live::ResizeArgs),
     Wire(wire::WireArgs),
@@ -56,6 +59,7 @@ fn main() -> ExitCode {
         Command::Engine(args) => args.execute(),
         Command::Forms(args) => args.execute(),
         Command::Gpu(args) => args.execute(),
+        Command::Overhead(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Resize(args) => args.execute(),
         Command::Wire(args) => args.report().and_then(|report| shown(&report, args.json)),

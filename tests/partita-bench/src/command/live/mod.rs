@@ -4,7 +4,7 @@
 mod launches;
 mod marks;
 mod resize;
-mod stage;
+pub mod stage;
 
 pub use launches::EngineArgs;
 pub use marks::Marks;

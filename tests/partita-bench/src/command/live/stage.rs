@@ -2,9 +2,12 @@
 //! them and applications that only launch kernels.
 
 use partita_cli::failure::Failure;
-use partita_device::{Device, Horizon};
+use partita_device::{Device, Event, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{Action, CloseReason, Engine, EngineConfig, Payload, SessionIdentity};
+use partita_engine::{
+    Action, CloseReason, Engine, EngineConfig, Payload, PrepareError, PreparedModule, Purpose,
+    SessionIdentity,
+};
 use partita_gpu::device::sleep;
 use partita_gpu::prepare::{Target, prepare};
 use partita_gpu::uploads::Image;
@@ -22,6 +25,9 @@ pub const MARK: u32 = 0;
 /// `empty` in [`KERNELS`].
 pub const EMPTY: u32 = 1;
 
+/// How a module is prepared for a device.
+pub type Preparer = Box<dyn Fn(Target, &Purpose) -> Result<PreparedModule, PrepareError>>;
+
 /// What runs, and on what.
 pub struct Stage {
     pub engine: Engine,
@@ -30,6 +36,9 @@ pub struct Stage {
     next_sequence: u64,
     failed: Option<String>,
     released: BTreeSet<SessionId>,
+    preparer: Preparer,
+    /// The latest end of an operation that the device has told.
+    last_end: Nanos,
 }
 
 impl Stage {
@@ -39,8 +48,20 @@ impl Stage {
     }
 
     /// An empty one on a device.
-    pub fn on(mut device: Box<dyn Device>) -> Result<Stage, Failure> {
+    pub fn on(device: Box<dyn Device>) -> Result<Stage, Failure> {
         let config = EngineConfig { trace_entries: 1 << 22, ..EngineConfig::default() };
+        let preparer = |target: Target, purpose: &Purpose| {
+            prepare(&image_of(KERNELS), target, purpose).map(|prepared| prepared.module)
+        };
+        Stage::with(device, config, Box::new(preparer))
+    }
+
+    /// An empty one whose applications have the module that `preparer` makes.
+    pub fn with(
+        mut device: Box<dyn Device>,
+        config: EngineConfig,
+        preparer: Preparer,
+    ) -> Result<Stage, Failure> {
         let mut engine = Engine::new(config, device.as_mut())?;
         // Nobody else is here.
         engine.set_unfenced([None]);
@@ -51,7 +72,14 @@ impl Stage {
             next_sequence: 1,
             failed: None,
             released: BTreeSet::new(),
+            preparer,
+            last_end: Nanos(0),
         })
+    }
+
+    /// The latest end of an operation that the device has told.
+    pub fn last_end(&self) -> Nanos {
+        self.last_end
     }
 
     /// One more application, with the kernels loaded.
@@ -89,17 +117,43 @@ impl Stage {
         dynamic_shared: u32,
         params: Vec<u8>,
     ) -> Result<(), Failure> {
-        let request = Launch {
-            stream: StreamHandle::LEGACY,
-            module: MODULE,
-            kernel,
-            grid: Dim3::linear(ctas),
-            block: Dim3::linear(32),
-            dynamic_shared,
-            cooperative: false,
-            params,
-        };
-        self.ask(session, Request::Launch(request)).map(|_| ())
+        let (grid, block) = (Dim3::linear(ctas), Dim3::linear(32));
+        let launch = Launch { grid, block, dynamic_shared, ..launch_of(kernel, params) };
+        self.ask(session, Request::Launch(launch)).map(|_| ())
+    }
+
+    /// Launches a kernel in CTAs of so many threads.
+    pub fn launch_blocks(
+        &mut self,
+        session: SessionId,
+        kernel: u32,
+        (ctas, threads): (u32, u32),
+        params: Vec<u8>,
+    ) -> Result<(), Failure> {
+        let (grid, block) = (Dim3::linear(ctas), Dim3::linear(threads));
+        let launch = Launch { grid, block, ..launch_of(kernel, params) };
+        self.ask(session, Request::Launch(launch)).map(|_| ())
+    }
+
+    /// Waits for everything of several sessions; when each had ended.
+    pub fn synchronize_all(&mut self, sessions: &[SessionId]) -> Result<Vec<Nanos>, Failure> {
+        let mut ends = vec![None; sessions.len()];
+        let mut sequences = Vec::new();
+        for &session in sessions {
+            sequences.push(self.begin(session, Request::Synchronize { stream: None }));
+        }
+        while ends.contains(&None) {
+            for (end, sequence) in ends.iter_mut().zip(&sequences) {
+                if let Some(reply) = self.replies.remove(sequence) {
+                    self.checked(reply)?;
+                    *end = Some(self.device.now());
+                }
+            }
+            if ends.contains(&None) {
+                self.step(None)?;
+            }
+        }
+        Ok(ends.into_iter().flatten().collect())
     }
 
     /// Waits for everything of a session.
@@ -139,18 +193,28 @@ impl Stage {
     }
 
     fn ask(&mut self, session: SessionId, request: Request) -> Result<Payload, Failure> {
+        let sequence = self.begin(session, request);
+        loop {
+            if let Some(reply) = self.replies.remove(&sequence) {
+                return self.checked(reply);
+            }
+            self.step(None)?;
+        }
+    }
+
+    /// Hands a request in; its number.
+    fn begin(&mut self, session: SessionId, request: Request) -> u64 {
         let sequence = self.next_sequence;
         self.next_sequence += 1;
         self.engine.handle_request(self.device.as_mut(), session, sequence, request);
         self.carry_out();
-        loop {
-            if let Some((code, payload)) = self.replies.remove(&sequence) {
-                let failed = self.failed.take().unwrap_or_default();
-                let error = || Failure::new(format!("{code} {failed}: {payload:?}"));
-                return if code.is_success() { Ok(payload.clone()) } else { Err(error()) };
-            }
-            self.step(None)?;
-        }
+        sequence
+    }
+
+    fn checked(&mut self, (code, payload): (CudaResult, Payload)) -> Result<Payload, Failure> {
+        let failed = self.failed.take().unwrap_or_default();
+        let error = || Failure::new(format!("{code} {failed}: {payload:?}"));
+        if code.is_success() { Ok(payload.clone()) } else { Err(error()) }
     }
 
     fn step(&mut self, end: Option<Nanos>) -> Result<(), Failure> {
@@ -161,6 +225,9 @@ impl Stage {
         self.device.poll(horizon, &mut events);
         let nothing = events.is_empty() && self.device.now() == before;
         for event in events {
+            if let Event::Done { time, .. } = &event {
+                self.last_end = self.last_end.max(*time);
+            }
             self.engine.handle_event(self.device.as_mut(), event);
         }
         let due = self.engine.next_timer().is_some_and(|timer| timer <= self.device.now());
@@ -186,11 +253,7 @@ impl Stage {
                     self.replies.insert(sequence, (code, payload));
                 }
                 Action::Prepare { session, module, purpose, .. } => {
-                    let bytes = KERNELS.as_bytes();
-                    let unpacked_bytes = bytes.len() as u64;
-                    let image = Image { kind: ImageKind::Ptx, unpacked_bytes, bytes: bytes.into() };
-                    let result = prepare(&image, Target::of(self.device.as_mut()), &purpose)
-                        .map(|prepared| prepared.module);
+                    let result = (self.preparer)(Target::of(self.device.as_mut()), &purpose);
                     self.engine.handle_prepared(self.device.as_mut(), session, module, result);
                 }
                 Action::Released { session } => {
@@ -200,5 +263,25 @@ impl Stage {
                 _ => {}
             }
         }
+    }
+}
+
+/// A module's text as a program hands it over.
+pub fn image_of(text: &str) -> Image {
+    let bytes = text.as_bytes();
+    Image { kind: ImageKind::Ptx, unpacked_bytes: bytes.len() as u64, bytes: bytes.into() }
+}
+
+/// A launch of one thread.
+fn launch_of(kernel: u32, params: Vec<u8>) -> Launch {
+    Launch {
+        stream: StreamHandle::LEGACY,
+        module: MODULE,
+        kernel,
+        grid: Dim3::linear(1),
+        block: Dim3::linear(1),
+        dynamic_shared: 0,
+        cooperative: false,
+        params,
     }
 }
