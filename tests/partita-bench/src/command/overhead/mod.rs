@@ -28,6 +28,8 @@ Examples:
       what partitions cost this program, and which of its kernels pay
   partita bench overhead --device emu,patience=60000 --repeat 3 -- ./scan 100000
       the same with a spread, and with patience for a slow host
+  partita bench overhead --beside './saxpy 1000000' -- ./scan 100000
+      the same, and beside a neighbour
 
 Times are the emulated GPU's: a slow host changes nothing.";
 
@@ -64,6 +66,10 @@ pub struct OverheadArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
 
+    /// A neighbour beside which the program is measured too, with its arguments between spaces.
+    #[arg(long, value_name = "PROGRAM ARGS", requires = "program")]
+    beside: Option<String>,
+
     /// The program to measure in place of the matrix, with its arguments.
     #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["quick", "cells"])]
     program: Vec<OsString>,
@@ -93,7 +99,12 @@ impl OverheadArgs {
     }
 
     fn one_program(&self) -> Result<Vec<u8>, Failure> {
-        let found = program::measure(&self.device, &self.program, self.repeat.into())?;
+        let found = program::measure(
+            &self.device,
+            &self.program,
+            self.beside.as_deref(),
+            self.repeat.into(),
+        )?;
         let device = self.device.clone();
         let report = Report { bench: "overhead".into(), device, seed: 0, metrics: found.metrics };
         if self.json {

@@ -13,18 +13,21 @@ use crate::progress::Bar;
 use partita_cli::api::Target as Api;
 use partita_cli::failure::Failure;
 use partita_cli::report::Metric;
-use partita_cli::run::child::{ChildDaemon, Parts};
+use partita_cli::run::child::{self, ChildDaemon, Parts};
 use partita_cli::table::Table;
 use partita_emu::record::{Entry, Recording, RecordingError, Seen, Step};
 use partita_engine::{KernelForm, Purpose};
 use partita_gpu::prepare::{Target, prepare};
-use partita_model::{OperationId, Sharing, StatusReport};
+use partita_model::{ModuleId, Nanos, OperationId, Sharing, StatusReport, StreamId, WindowId};
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::path::Path;
-use std::process::Stdio;
-use std::time::Instant;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a neighbour may take until it has connected.
+const NEIGHBOUR_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The bits of a control block's address that number a helper grid (`partita_model::control`).
 const HELPER_BITS: u64 = 31;
@@ -68,20 +71,28 @@ pub struct Found {
 struct Ran {
     nanos: u64,
     patience_exceeded: u64,
+    /// Whether the neighbour, if there is one, has outlived the program.
+    neighbour_stayed: bool,
 }
 
 /// Runs a program `repeat` times each way.
-pub fn measure(device: &str, program: &[OsString], repeat: usize) -> Result<Found, Failure> {
-    let is_emulated = device == "emu" || device.starts_with("emu:") || device.starts_with("emu,");
+pub fn measure(
+    device: &str,
+    program: &[OsString],
+    beside: Option<&str>,
+    repeat: usize,
+) -> Result<Found, Failure> {
+    let is_emulated = is_emulated(device);
     let parts = Parts::find(device.to_owned())?;
-    let runs = 2 * repeat + 2 * usize::from(is_emulated);
+    let beside_runs = if beside.is_some() { 3 } else { 0 };
+    let runs = 2 * repeat + 2 * usize::from(is_emulated) + beside_runs;
     let mut bar = Bar::new("overhead", "runs");
     let (mut ratios, mut done) = (Vec::new(), 0);
     let (mut written, mut shared, mut exceeded) = (0.0, 0.0, 0);
     for _ in 0..repeat {
         let mut pair = [0.0; 2];
         for (nanos, sharing) in pair.iter_mut().zip([Sharing::Mps, Sharing::Spatial]) {
-            let ran = run(&parts, sharing, program, is_emulated).map_err(Failure::new)?;
+            let ran = run(&parts, sharing, program, None).map_err(Failure::new)?;
             *nanos = ran.nanos as f64;
             exceeded += ran.patience_exceeded;
             done += 1;
@@ -101,9 +112,18 @@ pub fn measure(device: &str, program: &[OsString], repeat: usize) -> Result<Foun
             }
             Err(error) => notes.push(format!("no figures by kernel: {error}")),
         }
-        bar.step(runs, runs, "recorded");
+        done += 2;
+        bar.step(done, runs, "recorded");
     } else {
         notes.push("times are those of the program on the host; kernels are not told apart".into());
+    }
+    let mut beside_metrics = Vec::new();
+    if let Some(neighbour) = beside {
+        let found = beside_neighbour(&parts, program, neighbour).map_err(Failure::new)?;
+        exceeded += found.patience_exceeded;
+        beside_metrics = found.metrics;
+        notes.extend(found.note);
+        bar.step(runs, runs, "beside the neighbour");
     }
     bar.end();
     let mark = if exceeded == 0 { "" } else { " *" };
@@ -132,7 +152,91 @@ pub fn measure(device: &str, program: &[OsString], repeat: usize) -> Result<Foun
         metrics.push(Metric::plain(format!("kernels as written{mark}"), original, "cycles"));
         metrics.push(Metric::plain(format!("kernels with partitions{mark}"), run, "cycles"));
     }
+    metrics.extend(
+        beside_metrics
+            .into_iter()
+            .map(|metric: Metric| Metric { name: format!("{}{mark}", metric.name), ..metric }),
+    );
     Ok(Found { metrics, kernels, notes })
+}
+
+/// Whether a device's text names an emulated GPU.
+fn is_emulated(device: &str) -> bool {
+    device.split([':', ',']).next() == Some("emu")
+}
+
+/// What a program loses beside a neighbour.
+struct Beside {
+    metrics: Vec<Metric>,
+    patience_exceeded: u64,
+    note: Option<String>,
+}
+
+/// The program as written alone, as written beside a neighbour, and beside it with partitions.
+fn beside_neighbour(
+    parts: &Parts,
+    program: &[OsString],
+    neighbour: &str,
+) -> Result<Beside, String> {
+    let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
+    let (mut patience_exceeded, mut stayed) = (0, true);
+    let mut span = |sharing: Sharing, neighbour: Option<&str>| {
+        let path = folder.path().join(format!("{}-{}", sharing.name(), neighbour.is_some()));
+        let emulated = is_emulated(&parts.device);
+        let together = if neighbour.is_some() { ",together=2" } else { "" };
+        let device = match emulated {
+            true => format!("{}{together},record={}", parts.device, path.display()),
+            false => parts.device.clone(),
+        };
+        let ran = run(&Parts { device, ..parts.clone() }, sharing, program, neighbour)?;
+        patience_exceeded += ran.patience_exceeded;
+        stayed &= ran.neighbour_stayed;
+        if !emulated {
+            return Ok(ran.nanos as f64);
+        }
+        let skipped = usize::from(neighbour.is_some());
+        let launches = Launches::read(&path, skipped).map_err(|error| error.to_string())?;
+        Ok::<f64, String>(launches.span.0 as f64)
+    };
+    let alone = span(Sharing::Mps, None)?;
+    let written = span(Sharing::Mps, Some(neighbour))?;
+    let shared = span(Sharing::Spatial, Some(neighbour))?;
+    let metrics = vec![
+        Metric::plain("alone as written, first to last operation", alone / 1e3, "us"),
+        Metric::plain("beside the neighbour as written", written / alone.max(1.0), "times alone"),
+        Metric::plain(
+            "beside the neighbour with partitions",
+            shared / alone.max(1.0),
+            "times alone",
+        ),
+    ];
+    let note = (!stayed).then(|| {
+        "the neighbour ended before the program: figures beside it are those of a part of the run"
+            .to_owned()
+    });
+    Ok(Beside { metrics, patience_exceeded, note })
+}
+
+/// Starts a neighbour, and waits until the daemon serves it.
+fn start_neighbour(daemon: &ChildDaemon, neighbour: &str) -> Result<Child, String> {
+    let mut words = neighbour.split_whitespace();
+    let path = words.next().ok_or("name a neighbour: --beside \"PROGRAM ARGS\"")?;
+    let mut command = daemon.program(Path::new(path));
+    command.args(words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| format!("{path}: {error}"))?;
+    let api = Api::folder(daemon.folder());
+    let begin = Instant::now();
+    loop {
+        let status = api.get::<StatusReport>("/v1/status").map_err(|error| error.to_string())?;
+        if !status.applications.is_empty() {
+            return Ok(child);
+        }
+        if begin.elapsed() > NEIGHBOUR_PATIENCE || !matches!(child.try_wait(), Ok(None)) {
+            child::end(&mut child);
+            return Err(format!("the neighbour `{neighbour}` did not connect to the daemon"));
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// One run on a daemon of its own.
@@ -140,17 +244,26 @@ fn run(
     parts: &Parts,
     sharing: Sharing,
     program: &[OsString],
-    is_emulated: bool,
+    neighbour: Option<&str>,
 ) -> Result<Ran, String> {
     let daemon = ChildDaemon::start(parts, &["--policy", "even", "--sharing", sharing.name()])
         .map_err(|error| error.to_string())?;
     let Some((path, arguments)) = program.split_first() else {
         return Err("name a program after `--`".to_owned());
     };
+    let mut neighbour = match neighbour {
+        Some(neighbour) => Some(start_neighbour(&daemon, neighbour)?),
+        None => None,
+    };
     let begin = Instant::now();
     let output = daemon.program(Path::new(path)).args(arguments).stdin(Stdio::null()).output();
-    let output = output.map_err(|error| format!("{}: {error}", path.to_string_lossy()))?;
     let took = begin.elapsed();
+    let neighbour_stayed =
+        neighbour.as_mut().is_none_or(|child| matches!(child.try_wait(), Ok(None)));
+    if let Some(mut child) = neighbour {
+        child::end(&mut child);
+    }
+    let output = output.map_err(|error| format!("{}: {error}", path.to_string_lossy()))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
         let (path, status) = (path.to_string_lossy(), output.status);
@@ -160,8 +273,8 @@ fn run(
     let status = status.map_err(|error| error.to_string())?;
     let device = status.gpu.device_time_ns;
     let host = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-    let nanos = if is_emulated { device } else { host };
-    Ok(Ran { nanos, patience_exceeded: status.gpu.patience_exceeded })
+    let nanos = if is_emulated(&parts.device) { device } else { host };
+    Ok(Ran { nanos, patience_exceeded: status.gpu.patience_exceeded, neighbour_stayed })
 }
 
 /// Kernels of a recorded run each way, and how often patience ran out.
@@ -171,9 +284,9 @@ fn recorded(parts: &Parts, program: &[OsString]) -> Result<(Vec<KernelCost>, u64
     let mut read = |sharing: Sharing| {
         let path = folder.path().join(sharing.name());
         let device = format!("{},record={}", parts.device, path.display());
-        let ran = run(&Parts { device, ..parts.clone() }, sharing, program, true)?;
+        let ran = run(&Parts { device, ..parts.clone() }, sharing, program, None)?;
         late += ran.patience_exceeded;
-        Launches::read(&path).map_err(|error| error.to_string())
+        Launches::read(&path, 0).map_err(|error| error.to_string())
     };
     let (written, shared) = (read(Sharing::Mps)?, read(Sharing::Spatial)?);
     Ok((costs(&written, &shared), late))
@@ -194,37 +307,74 @@ struct Launches {
     all: Vec<Launched>,
     /// The form that each kernel takes with partitions.
     forms: BTreeMap<String, &'static str>,
+    /// From the first launch to the end of the last operation in a stream that has launches.
+    span: Nanos,
+}
+
+/// Who is whose in a recording.
+#[derive(Default)]
+struct Owners {
+    windows: Vec<WindowId>,
+    modules: BTreeMap<ModuleId, WindowId>,
+    streams: BTreeSet<StreamId>,
+    operations: BTreeMap<OperationId, StreamId>,
+}
+
+impl Owners {
+    /// Whether a module belongs to the program: its window came after the engine's own, and after
+    /// so many sessions of others.
+    fn has(&self, module: ModuleId, skipped: usize) -> bool {
+        let window = self.modules.get(&module);
+        let place = self.windows.iter().position(|known| Some(known) == window);
+        place.is_some_and(|place| place > skipped)
+    }
 }
 
 impl Launches {
-    fn read(path: &Path) -> Result<Launches, RecordingError> {
+    /// Reads the launches of the sessions behind the first `skipped`.
+    fn read(path: &Path, skipped: usize) -> Result<Launches, RecordingError> {
         let mut recording = Recording::open(path)?;
         let mut launches = Launches::default();
         let mut open: BTreeMap<OperationId, usize> = BTreeMap::new();
+        let mut owners = Owners::default();
+        let (mut now, mut first) = (Nanos(0), None);
         loop {
             let step = match recording.step() {
                 // The daemon is ended while it records.
                 Ok(None) | Err(RecordingError::Truncated { .. }) => return Ok(launches),
                 step => step?,
             };
+            if let Some(Step::Entry { queued: Some((stream, operation)), .. }) = &step {
+                owners.operations.insert(*operation, *stream);
+            }
             match step {
-                Some(Step::Entry { entry: Entry::Load { ptx, .. }, .. }) => {
+                Some(Step::Entry { entry: Entry::Reserve { window, .. }, .. }) => {
+                    owners.windows.push(window);
+                }
+                Some(Step::Entry { entry: Entry::Load { ptx, module, window }, .. }) => {
+                    owners.modules.insert(module, window);
                     launches.learn_forms(&ptx);
                 }
                 Some(Step::Entry {
-                    entry: Entry::Launch { kernel, grid, params, .. },
-                    queued: Some((_, operation)),
-                }) => {
+                    entry: Entry::Launch { module, kernel, grid, params, .. },
+                    queued: Some((stream, operation)),
+                }) if owners.has(module, skipped) => {
+                    owners.streams.insert(stream);
+                    first = first.or(Some(now));
                     open.insert(operation, launches.all.len());
                     let ctas = u64::try_from(grid.count()).unwrap_or(u64::MAX);
                     launches.all.push(Launched { kernel, ctas, params, cycles: 0 });
                 }
-                Some(Step::Advance { seen, .. }) => {
+                Some(Step::Advance { seen, now_ps, .. }) => {
+                    now = Nanos(now_ps / 1000);
                     for seen in seen {
-                        let Seen::Done { operation, counters: Some(counters), .. } = seen else {
-                            continue;
-                        };
-                        if let Some(index) = open.remove(&operation) {
+                        let Seen::Done { operation, counters, time, .. } = seen else { continue };
+                        let stream = owners.operations.remove(&operation);
+                        if stream.is_some_and(|stream| owners.streams.contains(&stream)) {
+                            launches.span = time.saturating_sub(first.unwrap_or(time));
+                        }
+                        let index = open.remove(&operation);
+                        if let Some((index, counters)) = index.zip(counters) {
                             launches.all[index].cycles = counters.cycles;
                         }
                     }
@@ -359,6 +509,7 @@ mod tests {
                 launched("a", 30, 2_000, &[1]),
             ],
             forms: [("a".to_owned(), "worker"), ("b".to_owned(), "ticket")].into(),
+            ..Launches::default()
         };
         let shared = Launches {
             all: vec![
@@ -367,7 +518,7 @@ mod tests {
                 launched("b$kept", 5, 110, &[]),
                 launched("a", 4, 2_160, &[1, 8192]),
             ],
-            forms: BTreeMap::new(),
+            ..Launches::default()
         };
         let costs = costs(&written, &shared);
         let told: Vec<_> = costs
