@@ -5,8 +5,8 @@
 //! may therefore advance to the earliest of these moments over all programs, and no further until
 //! that program has called. A program that waits for the device holds up no other. Nor does a
 //! program that has not called for as long as the patience: it is idle, or its host is slow, and it
-//! counts in [`Pacer::exceeded`], unless no device time passes meanwhile. While a program's module is prepared the daemon is the slow side,
-//! and the patience is longer.
+//! counts in [`Pacer::exceeded`] where device time passes meanwhile. While a program's module is
+//! prepared the daemon is the slow side, and the patience is longer.
 //!
 //! A kernel may wait for a write of its program into shared memory, and the program may answer the
 //! kernel's writes; neither needs a call, and their time is the host's. No call may come before the

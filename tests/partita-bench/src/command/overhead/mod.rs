@@ -145,7 +145,7 @@ impl OverheadArgs {
 
 fn table(cells: &[Cell]) -> String {
     let mut text = String::from(
-        "\nshape: form, cycles as written, in the form, more than the goal allows; first launches\n",
+        "\nshape: form, cycles as written, in the form, above the goal; first launches\n",
     );
     for cell in cells {
         let Cell { shape, form, original, cycles, first_original, first, allowance } = cell;
