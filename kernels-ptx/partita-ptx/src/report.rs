@@ -95,10 +95,12 @@ pub struct Rewrite {
     pub shared_added: u64,
     /// Blocks that the form is right for.
     pub blocks: Blocks,
-    /// The original beside the form ([`crate::WorkerOptions::keep_originals`]): an entry of the
-    /// same module with the original's parameters. `None` where the form serves every launch, or
-    /// where originals are not kept.
+    /// The original beside the form ([`crate::WorkerOptions::keep_originals`],
+    /// [`crate::WorkerOptions::beside`]): an entry of the same module with the original's
+    /// parameters. `None` where originals are not kept.
     pub original: Option<String>,
+    /// Whether the form cannot serve every launch, and the original serves the others.
+    pub needs_original: bool,
     /// The place of the original `%ctaid` (x, y, z) for a debugger while a CTA runs: a register, or
     /// a 32-bit word of a shared variable as `variable+offset`.
     pub cta_values: [String; 3],

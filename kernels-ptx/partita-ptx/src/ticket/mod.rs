@@ -22,7 +22,7 @@ use crate::graft::{self, Graft, Grafted};
 use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type, VarId};
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
-use crate::worker::checks::{Checker, Facts, Kind};
+use crate::worker::checks::{Beside, Checker, Facts, Kind};
 use crate::worker::copies::Copies;
 use crate::worker::grid::Grid;
 use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions, bound_registers};
@@ -56,7 +56,8 @@ pub(crate) fn rewrite(
             Err(refusals) => Outcome::Refused(refusals),
             Ok(facts) => {
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
-                let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
+                let original =
+                    facts.original.is_kept().then(|| copies.original(&mut out, kernel.func));
                 let (control, slot_id) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 bound_registers(&mut out, &kernel, options);
                 let slot = out.text(out.var(slot_id).name);
@@ -65,6 +66,7 @@ pub(crate) fn rewrite(
                     control,
                     slot: slot_id,
                     original: original.map(|id| out.text(out.func(id).name).to_owned()),
+                    needs_original: facts.original == Beside::Needed,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
                     shared_added: SLOT_BYTES,

@@ -51,8 +51,8 @@ const BARRIERS: u64 = 16;
 pub(crate) struct Facts {
     /// Blocks that the form is right for.
     pub blocks: Blocks,
-    /// Whether the original stays beside the worker.
-    pub keep_original: bool,
+    /// Whether the original stays beside the form.
+    pub original: Beside,
     /// Functions that read the grid, and the functions through which the kernel reaches them.
     pub grid_functions: BTreeSet<FuncId>,
     /// Number of the barrier that the frame uses.
@@ -65,6 +65,23 @@ pub(crate) struct Facts {
     independent: bool,
     /// PTX 6.3 for `sm_70`: `nanosleep` and `fence`.
     modern: bool,
+}
+
+/// Whether the original of a kernel stays beside its form.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Beside {
+    /// It goes.
+    Gone,
+    /// It stays, and the form serves every launch too.
+    Wanted,
+    /// It stays, and serves launches that the form cannot.
+    Needed,
+}
+
+impl Beside {
+    pub(crate) fn is_kept(self) -> bool {
+        self != Beside::Gone
+    }
 }
 
 impl Facts {
@@ -228,19 +245,24 @@ impl Checks<'_, '_> {
         } else {
             Blocks::Any
         };
-        let keep_original = kind != Kind::Slice
+        let needed = kind != Kind::Slice
             && options.keep_originals
             && (blocks != Blocks::Any
                 || kernel.dynamic_shared
                 || self.found.looks
                 || entry.body.as_ref().is_some_and(|body| looks_in_loop(module, body))
                 || may_exceed(kernel, reach, options));
-        if keep_original
-            && let Some(variable) = entry.body.as_ref().and_then(|body| keeps_state(module, body))
-        {
+        let state = entry.body.as_ref().and_then(|body| keeps_state(module, body));
+        if needed && let Some(variable) = state {
             let name = module.text(variable.name).to_owned();
             self.refuse(variable.pos, Reason::StateInKernel { variable: name });
         }
+        let wanted = kind != Kind::Slice && options.beside.contains(&kernel.name);
+        let original = match (needed, wanted && state.is_none()) {
+            (true, _) => Beside::Needed,
+            (false, true) => Beside::Wanted,
+            (false, false) => Beside::Gone,
+        };
         let mut refusals = self.found.refusals;
         if !refusals.is_empty() {
             refusals.sort_by_key(|refusal| refusal.pos);
@@ -260,7 +282,7 @@ impl Checks<'_, '_> {
         let drain = self.found.drain;
         Ok(Facts {
             blocks,
-            keep_original,
+            original,
             grid_functions,
             barrier,
             unaligned,

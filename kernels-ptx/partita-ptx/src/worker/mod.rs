@@ -28,7 +28,7 @@ pub(crate) mod copies;
 pub(crate) mod grid;
 mod workspace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use crate::graft::{self, Graft};
@@ -40,7 +40,7 @@ use crate::kernels::Kernel;
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Reason, Refusal, Rewrite};
 
-use checks::{Checker, Facts, Kind};
+use checks::{Beside, Checker, Facts, Kind};
 use copies::Copies;
 use grid::Grid;
 
@@ -57,6 +57,9 @@ pub struct WorkerOptions {
     /// shared memory may be too much beside a launch's dynamic shared memory; a worker whose
     /// program may want all CTAs at once, because they may wait for each other.
     pub keep_originals: bool,
+    /// Kernels whose original stays beside any form, for launches that need no gate. A kernel that
+    /// keeps state in variables of its own body is excepted: two entries would have two states.
+    pub beside: BTreeSet<String>,
     /// Gives kernels of cooperative grids a parameter with the address of their barrier.
     pub grid_workspace: bool,
     /// Registers of originals by kernel name, where they are known (`ptxas -v`,
@@ -74,6 +77,7 @@ impl Default for WorkerOptions {
         Self {
             static_shared_limit: 48 * 1024,
             keep_originals: false,
+            beside: BTreeSet::new(),
             grid_workspace: false,
             registers: BTreeMap::new(),
             cell_bits,
@@ -142,7 +146,8 @@ pub(crate) fn rewrite(
             }
             Ok(facts) => {
                 let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
-                let original = facts.keep_original.then(|| copies.original(&mut out, kernel.func));
+                let original =
+                    facts.original.is_kept().then(|| copies.original(&mut out, kernel.func));
                 let (control, slot) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 bound_registers(&mut out, &kernel, options);
                 Outcome::Rewritten(Rewrite {
@@ -150,6 +155,7 @@ pub(crate) fn rewrite(
                     control,
                     slot,
                     original: original.map(|id| out.text(out.func(id).name).to_owned()),
+                    needs_original: facts.original == Beside::Needed,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
                     shared_added: SLOT_BYTES,
