@@ -187,10 +187,13 @@ fn kernels(report: &StatusReport) -> Table {
     let mut table = Table::new(&["APP", "KERNEL", "LAUNCHES", "FORM", "WHY NOT A WORKER"]);
     for application in &report.applications {
         for kernel in &application.kernels {
-            let form = match kernel.unfenced {
-                Some(_) => format!("{}, unfenced", kernel.form),
-                None => kernel.form.clone(),
-            };
+            let mut form = kernel.form.clone();
+            if kernel.as_written > 0 {
+                form = format!("{form}, {} as written", kernel.as_written);
+            }
+            if kernel.unfenced.is_some() {
+                form.push_str(", unfenced");
+            }
             let reasons: Vec<String> =
                 kernel.reason.iter().chain(&kernel.unfenced).cloned().collect();
             table.row([

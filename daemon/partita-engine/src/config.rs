@@ -1,6 +1,6 @@
 //! What can be set about an engine.
 
-use partita_model::{Bytes, Nanos};
+use partita_model::{Bytes, Nanos, Originals};
 
 /// The engine's settings. The defaults suit the emulated GPU and a real one alike.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -27,6 +27,8 @@ pub struct EngineConfig {
     pub device_counters: bool,
     /// Whether first launches of kernels are counted.
     pub profiling: bool,
+    /// When kernels run as they were written although they have another form.
+    pub originals: Originals,
     /// Operations of one stream that are on the device at once. Further ones wait in the engine.
     pub stream_depth: usize,
     /// Queue depth behind the running launch of a stream: at least one launch, then more until
@@ -55,6 +57,7 @@ impl Default for EngineConfig {
             traffic_window: Nanos(200_000_000),
             device_counters: false,
             profiling: true,
+            originals: Originals::default(),
             stream_depth: 64,
             ahead: Nanos(100_000),
             session_operations: 1 << 20,

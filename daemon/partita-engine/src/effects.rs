@@ -44,7 +44,7 @@ pub(crate) enum Effect {
     /// An operation has failed. The failure of its session has gone before.
     Failed { operation: OperationId, time: Nanos },
     /// What waits for an operation goes on. A failure of its session has gone before.
-    Retire(OperationId),
+    Retire { operation: OperationId, time: Nanos },
 }
 
 /// Effects that are not carried out yet, in order.

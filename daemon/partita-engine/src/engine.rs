@@ -9,8 +9,8 @@ use crate::{
 };
 use partita_device::{AddressRange, Device, DeviceError, Event, HostMemory, HostSpan};
 use partita_model::{
-    ApplicationId, CudaResult, KernelProfile, LaunchShape, Limits, MemoryQuota, Nanos, SessionId,
-    SmSet, TenantId, TraceReport,
+    ApplicationId, CudaResult, KernelProfile, LaunchShape, Limits, MemoryQuota, Nanos, Originals,
+    SessionId, SmSet, TenantId, TraceReport,
 };
 use partita_policy::{Deciders, PlanError};
 use std::collections::BTreeMap;
@@ -222,6 +222,18 @@ impl Engine {
         let nanos = |ms: u32| Nanos(u64::from(ms) * 1_000_000);
         let config = &mut self.common.config;
         (config.no_progress, config.alone) = (nanos(limits.no_progress_ms), nanos(limits.alone_ms));
+    }
+
+    /// When kernels run as they were written although they have another form.
+    #[must_use]
+    pub fn originals(&self) -> Originals {
+        self.common.config.originals
+    }
+
+    /// Changes when kernels run as they were written. Modules that are prepared from then on have
+    /// the originals for it.
+    pub fn set_originals(&mut self, originals: Originals) {
+        self.common.config.originals = originals;
     }
 
     /// Changes how much memory tenants may have. A tenant that has more keeps it.

@@ -159,12 +159,15 @@ impl KernelForm {
     }
 }
 
-/// The original form of a kernel beside its worker or ticket form. Launches in this form run alone.
-/// It serves cooperative launches, and CTAs that do not fit an SM with what the form adds.
+/// The original form of a kernel beside its worker or ticket form. It serves CTAs that do not fit
+/// an SM with what the form adds; such launches run alone. It also serves short launches of an
+/// application that has the GPU to itself ([`crate::EngineConfig::originals`]).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Fallback {
     /// The name of its entry in [`PreparedModule::ptx`].
     pub entry: Arc<str>,
+    /// Whether it also serves cooperative launches: the program may want all CTAs at once.
+    pub for_cooperative: bool,
     /// Whether it also serves blocks whose rows do not fill warps: those of more than one dimension
     /// whose x extent is no multiple of 32.
     pub for_broken_rows: bool,

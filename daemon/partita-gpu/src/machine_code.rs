@@ -105,7 +105,7 @@ mod tests {
     const PLAIN: &[u8] = include_bytes!("../../../kernels-ptx/partita-cubin/tests/plain.cubin");
 
     fn target(machine_code: MachineCode) -> Target {
-        Target { sharing: Sharing::Spatial, guards: Guards::default(), machine_code }
+        Target { machine_code, ..Target::from(Sharing::Spatial) }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use crate::uploads::Image;
 use lru::LruCache;
 use partita_engine::{PrepareError, Purpose, RegisterBound};
 use partita_model::request::ModuleHandle;
-use partita_model::{CudaResult, KernelProfile, LaunchShape, SessionId};
+use partita_model::{CudaResult, KernelProfile, LaunchShape, Originals, SessionId};
 use rustix::event::{EventfdFlags, eventfd};
 use std::hash::RandomState;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -29,6 +29,7 @@ struct Job {
     module: ModuleHandle,
     image: Image,
     purpose: Purpose,
+    originals: Originals,
 }
 
 /// What is kept of kernels, by the hashes of their code.
@@ -74,7 +75,10 @@ impl Pool {
                     // The thread holds the lock while it waits. The next thread takes the lock
                     // together with the next job.
                     let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(Job { session, module, image, purpose }) = job else { return };
+                    let Ok(Job { session, module, image, purpose, originals }) = job else {
+                        return;
+                    };
+                    let target = Target { originals, ..target };
                     let result = prepare_once(&cache, image, target, &purpose);
                     let kept = kept(store.as_deref(), result.as_deref().ok());
                     if sender.send(Outcome { session, module, result, kept }).is_err() {
@@ -88,9 +92,16 @@ impl Pool {
         Ok(Pool { jobs, outcomes, news })
     }
 
-    /// Prepares an image when a thread is free.
-    pub fn submit(&self, session: SessionId, module: ModuleHandle, image: Image, purpose: Purpose) {
-        let job = Job { session, module, image, purpose };
+    /// Prepares an image when a thread is free. An image that was prepared before may come as it
+    /// was prepared then, with or without originals.
+    pub fn submit(
+        &self,
+        (session, module): (SessionId, ModuleHandle),
+        image: Image,
+        purpose: Purpose,
+        originals: Originals,
+    ) {
+        let job = Job { session, module, image, purpose, originals };
         self.jobs.send(job).expect("the threads live as long as the pool");
     }
 
@@ -252,7 +263,8 @@ mod tests {
     #[test]
     fn outcomes_wake() {
         let pool = Pool::start(2, partita_model::Sharing::Spatial.into(), None).unwrap();
-        pool.submit(SessionId(4), ModuleHandle(5), image("not PTX"), Purpose::Run);
+        let whose = (SessionId(4), ModuleHandle(5));
+        pool.submit(whose, image("not PTX"), Purpose::Run, Originals::Never);
         let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();
         let outcome = loop {

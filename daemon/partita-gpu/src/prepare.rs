@@ -13,14 +13,14 @@ use partita_engine::{
 };
 use partita_model::ImageKind;
 use partita_model::ParamLayout;
-use partita_model::{CudaResult, Sharing};
+use partita_model::{CudaResult, Originals, Sharing};
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
     Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Outcome, Refusal, Rewrite,
     Rewritten, WorkerOptions, cancel_with, choose, originals,
 };
 use sha2::{Digest, Sha256};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 mod images;
@@ -45,6 +45,8 @@ pub struct Target {
     pub guards: Guards,
     /// Whether the device runs machine code.
     pub machine_code: MachineCode,
+    /// Whether the original of every kernel stays beside its form.
+    pub originals: Originals,
 }
 
 impl Target {
@@ -55,13 +57,15 @@ impl Target {
             (true, true) => MachineCode::Alone,
             (true, false) => MachineCode::OnGroups,
         };
-        Target { sharing: device.sharing(), guards: device.guards(), machine_code }
+        let originals = Originals::default();
+        Target { sharing: device.sharing(), guards: device.guards(), machine_code, originals }
     }
 }
 
 impl From<Sharing> for Target {
     fn from(sharing: Sharing) -> Target {
-        Target { sharing, guards: Guards::default(), machine_code: MachineCode::Refused }
+        let (guards, machine_code) = (Guards::default(), MachineCode::Refused);
+        Target { sharing, guards, machine_code, originals: Originals::default() }
     }
 }
 
@@ -76,17 +80,17 @@ pub fn prepare(
     purpose: &Purpose,
 ) -> Result<Prepared, PrepareError> {
     let target = target.into();
-    let Target { sharing, guards, .. } = target;
+    let sharing = target.sharing;
     let confined = sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
     if image.kind == ImageKind::Bundle {
-        return rewrite(&linked(image)?, confined, guards, purpose);
+        return rewrite(&linked(image)?, confined, target, purpose);
     }
     let bytes = unpack(image)?;
     if image.kind.is_machine_code() {
         return machine_code::prepare(&bytes, target);
     }
     let text = text_of(&bytes)?;
-    rewrite(text, confined, guards, purpose)
+    rewrite(text, confined, target, purpose)
 }
 
 /// A prepared module, and what the shell must know of it.
@@ -111,9 +115,10 @@ pub struct KernelShape {
 fn rewrite(
     text: &str,
     confined: bool,
-    guards: Guards,
+    target: Target,
     purpose: &Purpose,
 ) -> Result<Prepared, PrepareError> {
+    let guards = target.guards;
     let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
     let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
     partita_ptx::verify(&original).map_err(invalid_ptx)?;
@@ -123,14 +128,20 @@ fn rewrite(
         }
         Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
     };
+    let kernels = original.kernels();
+    // Counting forms, which stand beside the program's kernels later, need no originals.
+    let beside_forms = match target.originals {
+        Originals::Alone => kernels.iter().map(|kernel| kernel.name.clone()).collect(),
+        Originals::Never => BTreeSet::new(),
+    };
     let options = WorkerOptions {
         keep_originals: true,
+        beside: beside_forms,
         grid_workspace: true,
         registers,
         ..WorkerOptions::default()
     };
     let form = if confined { choose } else { originals };
-    let kernels = original.kernels();
     let counts = confined && text.len() <= MOST_COUNTED_TEXT;
     let bits = guards.cell_bits.filter(|_| confined);
     let fenced = bits.map(|cell_bits| {
@@ -232,6 +243,7 @@ fn confined_form(
     let fallback = form.original.as_deref().map(|entry| Fallback {
         entry: entry.into(),
         for_broken_rows: form.blocks == Blocks::FullRows,
+        for_cooperative: form.needs_original,
         abort: stops(entry),
     });
     let cta_values = Some(form.cta_values.clone());
@@ -521,6 +533,26 @@ DONE:
         assert!(reason.contains("line 32") && reason.contains("%gridid"), "{reason}");
         let worker = KernelShape { form: "worker", shared_added: 48 };
         assert_eq!(prepared.shapes, [worker, KernelShape { form: "original", shared_added: 0 }]);
+    }
+
+    #[test]
+    fn originals_stay_beside_all_kernels_where_they_are_to_run() {
+        let target = |originals| Target { originals, ..Target::from(Sharing::Spatial) };
+        let of = |originals| {
+            let image = image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes());
+            prepare(&image, target(originals), &Purpose::Run).unwrap().module
+        };
+        let (without, with) = (of(Originals::Never), of(Originals::Alone));
+        assert_eq!(without.kernels[0].form.fallback(), None);
+        let fallback = with.kernels[0].form.fallback().expect("an original beside the worker");
+        assert!(!fallback.for_cooperative && !fallback.for_broken_rows, "{fallback:?}");
+        let entries = |module: &PreparedModule| {
+            let kernels = partita_ptx::parse(&module.ptx).unwrap().kernels();
+            kernels.into_iter().map(|kernel| kernel.name).collect::<Vec<_>>()
+        };
+        let (few, more) = (entries(&without), entries(&with));
+        assert!(more.contains(&fallback.entry.to_string()), "{more:?}");
+        assert_eq!(more.len(), few.len() + 1, "none beside the kernel that counts: {more:?}");
     }
 
     #[test]

@@ -491,7 +491,7 @@ impl Shell {
         // A session that is gone needs no module.
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let image = seat.session.image(image).expect("the engine asks before it answers");
-        self.pool.submit(id, module, image, purpose);
+        self.pool.submit((id, module), image, purpose, self.engine.originals());
     }
 
     /// Gives prepared modules to the sessions that asked for them, except sessions that are gone.

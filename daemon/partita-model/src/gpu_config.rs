@@ -11,6 +11,9 @@ pub struct GpuConfig {
     pub policy: PolicyConfig,
     /// How long a launch may make no progress.
     pub limits: Limits,
+    /// When kernels run as they were written.
+    #[serde(default)]
+    pub originals: Originals,
     /// The device memory of each tenant. No two entries name the same tenant.
     pub quotas: Vec<MemoryQuota>,
     /// Tenants that may run kernels which nothing confines to their own memory. The daemon's own
@@ -18,6 +21,17 @@ pub struct GpuConfig {
     pub unfenced: Vec<Option<TenantId>>,
     /// The tenants that may use the GPU; `None` stands for every tenant. `partitad` enforces it.
     pub tenants: Option<Vec<TenantId>>,
+}
+
+/// When kernels that have another form run as they were written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Originals {
+    /// In short launches of an application that has the GPU to itself.
+    Alone,
+    /// Only where the other form cannot serve the launch.
+    #[default]
+    Never,
 }
 
 /// The device memory that the programs of one tenant may have together.

@@ -161,6 +161,9 @@ pub struct KernelReport {
     pub unfenced: Option<String>,
     /// Number of its launches.
     pub launches: u64,
+    /// Those that ran as they were written, because the application had the GPU to itself.
+    #[serde(default)]
+    pub as_written: u64,
     /// Its profile in launches of the latest shape, once it is known.
     #[serde(default)]
     pub profile: Option<KernelProfile>,

@@ -3,8 +3,8 @@
 //! The caller reads the file and knows the users. An error names file, line, reason and remedy.
 
 use partita_model::{
-    GpuConfig, GpuNumber, Limits, MemoryQuota, PartitionerKind, PolicyConfig, SelectorKind, Share,
-    SupplyModel, TenantId,
+    GpuConfig, GpuNumber, Limits, MemoryQuota, Originals, PartitionerKind, PolicyConfig,
+    SelectorKind, Share, SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -21,11 +21,11 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`]. `[[policy.memory]]` with `mib` is a
-/// [`MemoryQuota`], for `tenant` or for every tenant. `[[policy.unfenced]]`, for `tenant` or for
-/// every tenant, permits kernels that a real GPU cannot keep to their program's memory: machine
-/// code without PTX, and kernels that no fence fits. `[[policy.gpu]]` is a [`GpuSection`], the
-/// settings of one of several GPUs.
+/// `no_progress_ms` and `alone_ms` are [`Limits`], `originals` is [`Originals`].
+/// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant.
+/// `[[policy.unfenced]]`, for `tenant` or for every tenant, permits kernels that a real GPU cannot
+/// keep to their program's memory: machine code without PTX, and kernels that no fence fits.
+/// `[[policy.gpu]]` is a [`GpuSection`], the settings of one of several GPUs.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PolicySection {
@@ -47,6 +47,8 @@ pub struct PolicySection {
     pub no_progress_ms: Option<Spanned<i64>>,
     /// A kernel that must run alone may keep others waiting for this many milliseconds.
     pub alone_ms: Option<Spanned<i64>>,
+    /// When kernels run as they were written: `alone` or `never`.
+    pub originals: Originals,
 }
 
 /// One share, as written.
@@ -219,7 +221,7 @@ impl PolicySection {
             let tenant = read_tenant(entry.get_ref().tenant.as_ref(), context);
             unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
         }
-        let PolicySection { selector, supply, .. } = *self;
+        let PolicySection { selector, supply, originals, .. } = *self;
         let limit = |written: &Option<Spanned<i64>>, default| match written {
             None => Ok(default),
             Some(written) => {
@@ -238,7 +240,7 @@ impl PolicySection {
         // `check_gpus` has checked that these users exist.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
         let policy = PolicyConfig { selector, partitioner, supply, shares };
-        Ok(GpuConfig { policy, limits, quotas, unfenced, tenants })
+        Ok(GpuConfig { policy, limits, originals, quotas, unfenced, tenants })
     }
 
     /// The shares of the context's GPU: each tenant and tag once, with at least one SM left over.
@@ -394,6 +396,10 @@ mod tests {
         );
         let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
+        for (written, originals) in [("alone", Originals::Alone), ("never", Originals::Never)] {
+            let text = format!("[policy]\noriginals = \"{written}\"");
+            assert_eq!(parse(&text).unwrap().originals, originals);
+        }
         let text = "[policy]\n[[policy.memory]]\nmib = 512\n[[policy.memory]]\ntenant \
             = \"alice\"\nmib = 2048";
         let rights = "[policy]\n[[policy.unfenced]]\ntenant = \"alice\"\n[[policy.unfenced]]";

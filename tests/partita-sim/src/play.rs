@@ -7,7 +7,9 @@ use crate::world::World;
 use partita_device::{Activity, Device};
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_engine::{CloseReason, EngineConfig};
-use partita_model::{ApplicationId, Nanos, PartitionerKind, PolicyConfig, Sharing, SmId, SmSet};
+use partita_model::{
+    ApplicationId, Nanos, Originals, PartitionerKind, PolicyConfig, Sharing, SmId, SmSet,
+};
 use std::collections::BTreeMap;
 
 /// Steps of a play before everyone is sent home.
@@ -70,10 +72,9 @@ fn setup(random: &mut Random) -> Result<(EmulatedGpu, EngineConfig), String> {
     };
     let timing = if random.once_in(4) { Timing::Off } else { Timing::On };
     let options = Options { seed: random.next(), timing, sharing, ..Options::default() };
-    Ok((
-        EmulatedGpu::new(spec, options),
-        EngineConfig { trace_entries: 1 << 22, ..EngineConfig::default() },
-    ))
+    let originals = if random.once_in(2) { Originals::Alone } else { Originals::Never };
+    let config = EngineConfig { trace_entries: 1 << 22, originals, ..EngineConfig::default() };
+    Ok((EmulatedGpu::new(spec, options), config))
 }
 
 struct Play {

@@ -11,11 +11,11 @@ use partita_engine::{
     Action, CloseReason, Engine, EngineConfig, Payload, PrepareError, PreparedModule, Purpose,
     SessionGrant, SessionIdentity,
 };
-use partita_gpu::prepare::prepare;
+use partita_gpu::prepare::{Target, prepare};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request};
-use partita_model::{CudaResult, Nanos, SessionId, Sharing, Timekeeping};
+use partita_model::{CudaResult, Nanos, Originals, SessionId, Sharing, Timekeeping};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -389,5 +389,6 @@ fn image_of(
         unpacked_bytes: text.len() as u64,
         bytes: Arc::from(text.as_bytes()),
     };
-    prepare(&image, sharing, purpose).map(|prepared| prepared.module)
+    let target = Target { originals: Originals::Alone, ..Target::from(sharing) };
+    prepare(&image, target, purpose).map(|prepared| prepared.module)
 }

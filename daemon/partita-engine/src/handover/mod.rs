@@ -115,6 +115,12 @@ impl Handover {
         self.granted.get(&id).copied().unwrap_or(SmSet::EMPTY)
     }
 
+    /// Whether an application holds every SM, and works on every one of them.
+    pub(crate) fn has_all(&self, id: ApplicationId) -> bool {
+        let held = self.granted(id) == self.ledger.sms() && !self.pending;
+        held && self.stalled.is_empty() && self.gated.is_empty()
+    }
+
     /// The SMs that an application owns: those that it holds and those that drain to it.
     pub(crate) fn target(&self, id: ApplicationId) -> SmSet {
         let own = self.sms().filter(|(_, tenure)| tenure.owner() == Some(id));

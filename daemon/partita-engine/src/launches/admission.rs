@@ -1,8 +1,9 @@
 //! Who may go.
 //!
-//! A worker, a ticket and machine code keep to their application's partition. What this page says
-//! of workers holds for all three. A kernel in its original form cannot be confined, so no other
-//! application may have grids on the device while it runs.
+//! A worker, a ticket and machine code keep to their application's partition, and so does an
+//! original whose application has every SM. What this page says of workers holds for all four. A
+//! kernel in its original form cannot be confined otherwise, so no other application may have grids
+//! on the device while it runs.
 //!
 //! The order of arrival decides. Every launch holds a ticket, the id of its main operation, which
 //! rises with time.
@@ -18,9 +19,10 @@
 //! flight ends without it.
 
 use super::Launches;
-use super::spec::{Pending, Place};
+use super::spec::{Launch, Pending, Place};
+use crate::observer::Expected;
 use crate::turn::Turn;
-use partita_model::{ApplicationId, OperationId, SessionId, Sharing, StreamId};
+use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, SessionId, Sharing, StreamId};
 
 /// A launch that could start if it were let.
 #[derive(Clone, Copy, Debug)]
@@ -101,6 +103,38 @@ impl Launches {
     /// The first waiting launch from `from` on.
     pub(crate) fn waiting_from(&self, from: OperationId) -> Option<(OperationId, Waiting)> {
         self.waiting.range(from..).next().map(|(&id, &waiting)| (id, waiting))
+    }
+
+    /// Whether launches of other applications wait for room or for their turn.
+    pub(crate) fn is_other_waiting(&self, application: ApplicationId) -> bool {
+        self.waiting.values().any(|waiting| waiting.application != application)
+    }
+
+    /// Launches that the device has of a stream.
+    pub(crate) fn on_stream(&self, place: Place) -> usize {
+        let same = |launch: &&Launch| {
+            (launch.place.session, launch.place.stream) == (place.session, place.stream)
+        };
+        let own = self.records.values().map(Box::as_ref).filter(same);
+        own.filter(|launch| !launch.main_done).count()
+    }
+
+    /// What is expected of a launch that has started.
+    pub(crate) fn expect(&mut self, id: LaunchId, expected: Option<Expected>) {
+        if let Some(launch) = self.records.get_mut(&id) {
+            launch.expected = expected;
+        }
+    }
+
+    /// What is expected of all launches that the device has of an application. `None` where that is
+    /// unknown of one, or where one runs longer than it may.
+    pub(crate) fn expected_of(&self, application: ApplicationId, now: Nanos) -> Option<Expected> {
+        let own = self.records.values().filter(|launch| launch.place.application == application);
+        own.filter(|launch| !launch.main_done).try_fold(Expected::default(), |sum, launch| {
+            let expected = launch.expected?;
+            let runs = now.saturating_sub(launch.begun.unwrap_or(now));
+            (runs <= expected.bound()).then(|| sum.and(expected))
+        })
     }
 
     pub(crate) fn is_anyone_waiting(&self) -> bool {

@@ -82,7 +82,8 @@ impl Checker<'_> {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
         let worker = known(&kernel.facts, &kernel.name)?;
         let as_written = |entry: &std::sync::Arc<str>, reason: Option<String>, barrier, abort| {
-            Form::Original(AsWritten { entry: entry.clone(), reason, barrier, abort })
+            let (entry, keeps_to_partition) = (entry.clone(), false);
+            Form::Original(AsWritten { entry, reason, barrier, abort, keeps_to_partition })
         };
         let as_worker = self.check_resources(worker, block, dynamic_shared);
         if kernel.is_machine_code && request.cooperative {
@@ -107,7 +108,7 @@ impl Checker<'_> {
         else {
             return Ok((as_worker?, own));
         };
-        let why = if request.cooperative {
+        let why = if request.cooperative && fallback.for_cooperative {
             "it is launched cooperatively, so all its CTAs must be resident at once".to_owned()
         } else if fallback.for_broken_rows && !rows_fill_warps(block) {
             format!(

@@ -122,6 +122,9 @@ impl Launches {
                 turn.push(Effect::HandOver);
             }
             Run::MachineCode(_) => turn.push(Effect::HandOver),
+            Run::Original(original) if original.keeps_to_partition => {
+                turn.push(Effect::HandOver);
+            }
             Run::Original(_) => {}
         }
         let workspace = match &launch.run {
@@ -138,7 +141,7 @@ impl Launches {
     /// A fault in terms of the program's own kernel, as far as known.
     pub(crate) fn in_program_terms(&self, launch: Option<LaunchId>, fault: &mut Fault) {
         if let Some(launch) = launch.and_then(|id| self.records.get(&id)) {
-            in_program_terms(fault, &launch.spec, launch.is_confined());
+            in_program_terms(fault, &launch.spec, !launch.is_original());
         }
     }
 }
@@ -170,10 +173,10 @@ pub(crate) const fn code_of(kind: FaultKind) -> CudaResult {
 }
 
 /// Replaces the worker by the CTA that it ran, and the rewritten text's line by the program's.
-fn in_program_terms(fault: &mut Fault, spec: &Spec, is_confined: bool) {
+fn in_program_terms(fault: &mut Fault, spec: &Spec, is_rewritten: bool) {
     fault.kernel = spec.kernel.name.to_string();
     fault.line = fault.line.and_then(|line| program_line(line, spec.lines.as_deref()));
-    let Some(position) = fault.position.as_mut().filter(|_| is_confined) else { return };
+    let Some(position) = fault.position.as_mut().filter(|_| is_rewritten) else { return };
     let value =
         |name: &String| fault.values.iter().find(|(other, _)| other == name).map(|(_, v)| *v);
     let axis = |name: &String| value(name).and_then(|value| u32::try_from(value).ok());

@@ -86,6 +86,7 @@ impl Launches {
                     reason: Some(reason),
                     barrier: Barrier::None,
                     abort: false,
+                    keeps_to_partition: false,
                 });
                 // It takes its turn as an original where it stands.
                 self.look_by(turn.now());
@@ -109,7 +110,8 @@ impl Launches {
             sms,
         };
         let (id, watch) = (spec.id, Watch::new(turn.now()));
-        let launch = Launch { place, spec, main_done: false, watch, run: Run::MachineCode(sms) };
+        let (run, begun, expected) = (Run::MachineCode(sms), None, None);
+        let launch = Launch { place, spec, main_done: false, begun, expected, watch, run };
         self.records.insert(id, Box::new(launch));
         Start::Submit(work)
     }

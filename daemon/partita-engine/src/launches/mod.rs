@@ -272,7 +272,8 @@ impl Launches {
         self.running().any(|launch| match &launch.run {
             Run::Ticket(ticket) => ticket.claims.seen.live_on(stalled) > 0,
             Run::MachineCode(sms) => !sms.is_disjoint(stalled),
-            Run::Worker(_) | Run::Original(_) => false,
+            Run::Original(original) => original.keeps_to_partition && !stalled.is_empty(),
+            Run::Worker(_) => false,
         })
     }
 

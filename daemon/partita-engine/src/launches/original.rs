@@ -1,5 +1,9 @@
 //! Kernels in their original form: alone on the device, as they were written.
 //!
+//! Such a launch waits until no other application has grids on the device, and all others wait for
+//! it. Only where its application holds every SM and has no company the launch keeps to its
+//! partition like any other, and others wait for their SMs ([`crate::machines`], `alone`).
+//!
 //! Nothing is seen of such a launch before its end. A kernel that looks at an abort flag gets a
 //! control block for it. A cooperative launch gets eight zeroed bytes for its barrier: in that
 //! block, or in the session's window where the kernel's own code keeps every access there.
@@ -24,6 +28,8 @@ pub(super) struct Original {
     pub(super) workspace: Option<DeviceAddress>,
     /// The barrier, where it has to lie in the session's window.
     pub(super) barrier: Option<DeviceAddress>,
+    /// Its application holds every SM. No SM changes hands before the launch is over.
+    pub(super) keeps_to_partition: bool,
 }
 
 impl Pending {
@@ -81,7 +87,8 @@ impl Launches {
             spec.params.push(Hidden::ControlBlock, block);
         }
         self.waiting.remove(&place.main);
-        self.took_off(place.application, false);
+        let keeps_to_partition = original.keeps_to_partition;
+        self.took_off(place.application, keeps_to_partition);
         let access = workspace.map(|block| self.blocks.range(block));
         let work = Work::Launch(partita_device::GridSpec {
             cooperative: spec.cooperative && spec.kernel.is_machine_code,
@@ -95,8 +102,9 @@ impl Launches {
             access: std::iter::once(window).chain(access).collect(),
         });
         let (id, watch) = (spec.id, Watch::new(turn.now()));
-        let run = Run::Original(Original { workspace, barrier });
-        let launch = Launch { place, spec, main_done: false, watch, run };
+        let run = Run::Original(Original { workspace, barrier, keeps_to_partition });
+        let (begun, expected) = (None, None);
+        let launch = Launch { place, spec, main_done: false, begun, expected, watch, run };
         self.records.insert(id, Box::new(launch));
         Start::Submit(work)
     }

@@ -8,7 +8,7 @@ use crate::KernelForm;
 use crate::handover::ledger::Usage;
 use crate::kernel::Kernel;
 use crate::launches::watchdog::Watch;
-use crate::observer::{CountGroup, ProfileKey};
+use crate::observer::{CountGroup, Expected, ProfileKey};
 use partita_device::Work;
 use partita_model::{
     ApplicationId, DeviceAddress, Dim3, LaunchId, ModuleId, Nanos, OperationId, SessionId, SmSet,
@@ -92,6 +92,8 @@ pub(crate) struct AsWritten {
     pub(crate) barrier: Barrier,
     /// Whether the entry takes the address of a control block, for the abort flag.
     pub(crate) abort: bool,
+    /// The launch's application holds every SM, and its launches keep to these.
+    pub(crate) keeps_to_partition: bool,
 }
 
 /// The hidden parameter for the barrier of a cooperative launch.
@@ -151,7 +153,30 @@ impl Pending {
 
     /// Whether the launch keeps to its application's partition.
     pub(crate) fn is_confined(&self) -> bool {
-        !matches!(self.form, Form::Original(_))
+        !matches!(&self.form, Form::Original(original) if !original.keeps_to_partition)
+    }
+
+    /// Whether nothing about the launch forbids that it runs as it was written, with all CTAs at
+    /// once: it is neither counted nor cooperative, and waits for nothing that its program writes.
+    pub(crate) fn is_free(&self) -> bool {
+        let spec = &self.spec;
+        matches!(self.form, Form::Worker(None) | Form::Ticket)
+            && (spec.first == 0 && spec.is_last())
+            && !(spec.cooperative || spec.awaits_host)
+            && spec.kernel.form.fallback().is_some()
+    }
+
+    /// Has the launch run as it was written, where the original stands beside its form.
+    pub(crate) fn set_as_written(&mut self) {
+        if let Some(fallback) = self.spec.kernel.form.fallback() {
+            self.form = Form::Original(AsWritten {
+                entry: fallback.entry.clone(),
+                reason: None,
+                barrier: Barrier::None,
+                abort: fallback.abort,
+                keeps_to_partition: true,
+            });
+        }
     }
 
     /// Why the launch has no better form. Workers and machine code have none to give.
@@ -181,6 +206,8 @@ pub(crate) enum Start {
     Submit(Work),
     /// The launch has to wait.
     Wait(Box<Pending>),
+    /// The launch starts when one is over that its stream has on the device.
+    Later(Box<Pending>),
     /// The launch cannot run as machine code. It waits for its turn as an original.
     Demoted(Box<Pending>),
     /// The launch's session fails.
@@ -192,6 +219,10 @@ pub(crate) struct Launch {
     pub(super) place: Place,
     pub(super) spec: Spec,
     pub(super) main_done: bool,
+    /// Device time at which the launch became the first of its stream.
+    pub(super) begun: Option<Nanos>,
+    /// What was expected of it at its start.
+    pub(super) expected: Option<Expected>,
     pub(super) watch: Watch,
     pub(super) run: Run,
 }
@@ -250,7 +281,12 @@ impl Launch {
     }
 
     pub(super) fn is_confined(&self) -> bool {
-        !matches!(self.run, Run::Original(_))
+        !matches!(&self.run, Run::Original(original) if !original.keeps_to_partition)
+    }
+
+    /// Whether the launch runs in its original form.
+    pub(crate) fn is_original(&self) -> bool {
+        matches!(self.run, Run::Original(_))
     }
 
     /// Whether CTAs of the launch may be on an SM, as far as is known.
@@ -260,7 +296,7 @@ impl Launch {
                 claims.seen.live_at(sm) > 0
             }
             Run::MachineCode(sms) => sms.contains(sm),
-            Run::Original(_) => false,
+            Run::Original(original) => original.keeps_to_partition,
         }
     }
 
@@ -271,5 +307,15 @@ impl Launch {
 
     pub(crate) fn place(&self) -> Place {
         self.place
+    }
+
+    /// Device time at which the launch became the first of its stream.
+    pub(crate) fn begun(&self) -> Option<Nanos> {
+        self.begun
+    }
+
+    /// What was expected of the launch at its start.
+    pub(crate) fn expected(&self) -> Option<Expected> {
+        self.expected
     }
 }

@@ -32,8 +32,6 @@ pub(super) struct Worker {
     pub(super) claims: Claims,
     /// CTAs per task.
     task: u32,
-    /// When the launch became the first of its stream.
-    begun: Option<Nanos>,
     /// From when on the launch is watched for the time of its CTAs.
     since: Option<Since>,
     pub(super) count: Option<Count>,
@@ -160,7 +158,6 @@ impl Launches {
             Some(count) => Run::Worker(Worker {
                 claims,
                 task: layout.task,
-                begun: None,
                 since: None,
                 count,
                 count_block,
@@ -171,7 +168,9 @@ impl Launches {
             None => Run::Ticket(ticket::Ticket::new(claims)),
         };
         let watch = Watch::new(turn.now());
-        let launch = Box::new(Launch { place, spec, main_done: false, watch, run });
+        let (begun, expected) = (None, None);
+        let launch = Launch { place, spec, main_done: false, begun, expected, watch, run };
+        let launch = Box::new(launch);
         let work = match &launch.run {
             Run::Ticket(_) => ticket::wait(block, launch.spec.total()),
             _ => self.claiming_grid(&launch, window, layout.ctas, block),
@@ -214,16 +213,17 @@ impl Launches {
         turn: &Turn<'_>,
         handover: &Handover,
         id: LaunchId,
+        begun: Nanos,
     ) -> Result<(), Bug> {
         let now = turn.now();
         let launch = self.known_mut(id)?;
+        launch.begun = Some(begun);
         let mut due = now + turn.config().unsettled_tick;
         launch.watch = Watch::new(now);
         match &mut launch.run {
             Run::Worker(worker) => {
                 let entered = handover.ledger().entered(launch.place.stream, id);
                 worker.arrivals.begin(entered, now, due);
-                worker.begun = Some(now);
             }
             Run::Ticket(ticket) => {
                 // Nothing of tickets runs before their first wave.
@@ -348,7 +348,7 @@ impl Launches {
     pub(crate) fn bound_of(&self, now: Nanos, id: LaunchId) -> Option<Nanos> {
         let launch = self.records.get(&id)?;
         let worker = launch.worker().filter(|worker| worker.count_block.is_none())?;
-        let time = now.saturating_sub(worker.begun?).0;
+        let time = now.saturating_sub(launch.begun?).0;
         let spent = time.saturating_mul(worker.claims.seen.registered.max(1));
         Some(Nanos(spent / launch.spec.ctas().max(1)))
     }

@@ -51,16 +51,16 @@ impl Machines {
                 self.sessions.event_reached(turn, call, event, time);
                 Ok(())
             }
-            Then::Main(launch) => self.main_done(turn, (session, launch), id, ok),
+            Then::Main(launch) => self.main_done(turn, (session, launch), (id, time), ok),
             Then::Helper(launch) => self.helper_done(turn, launch, id),
         };
         if let Err(bug) = result {
             turn.bug(session, bug);
         }
         if turn.has_effects() {
-            turn.push(Effect::Retire(id));
+            turn.push(Effect::Retire { operation: id, time });
         } else {
-            self.retire(turn, id);
+            self.retire(turn, id, time);
         }
     }
 
@@ -69,7 +69,7 @@ impl Machines {
         &mut self,
         turn: &mut Turn<'_>,
         (session, id): (SessionId, LaunchId),
-        operation: OperationId,
+        (operation, time): (OperationId, Nanos),
         ok: bool,
     ) -> Result<(), Bug> {
         self.count_grid(turn, id, operation)?;
@@ -83,6 +83,9 @@ impl Machines {
             && let Some(bound) = self.launches.bound_of(turn.now(), id)
         {
             self.observer.bound(turn, spec, bound);
+        }
+        if over.complete {
+            self.learn_time(turn, id, time);
         }
         let account = self.observer.account_mut(application);
         let account = account.ok_or(Bug::NoApplication(application))?;
@@ -136,9 +139,9 @@ impl Machines {
     }
 
     /// Strikes an operation out of its stream and goes on with what waited for it.
-    pub(super) fn retire(&mut self, turn: &mut Turn<'_>, id: OperationId) {
+    pub(super) fn retire(&mut self, turn: &mut Turn<'_>, id: OperationId, time: Nanos) {
         if let Some(launch) = self.sessions.retire(turn, id) {
-            let begun = self.became_front(turn, launch);
+            let begun = self.became_front(turn, launch, time);
             turn.sound(begun);
         }
     }

@@ -1,6 +1,7 @@
 //! Steps of launches on their way to the device.
 
 use super::Machines;
+use super::alone::Now;
 use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
 use crate::sessions::{Answer, Call, Head, Queued, Refusal, Submitted, Taken, Then};
@@ -168,6 +169,11 @@ impl Machines {
                 match self.start(turn, place, pending) {
                     Start::Submit(work) => (work, self.expected_time(turn, launch)),
                     Start::Failed => return Ok(Pumped::Failed),
+                    Start::Later(pending) => {
+                        self.launches.forget_queued(&[id]);
+                        self.sessions.put_back(id, pending)?;
+                        return Ok(Pumped::Nothing);
+                    }
                     Start::Wait(pending) | Start::Demoted(pending) => {
                         self.launches.wait_for_turn(place, &pending);
                         self.sessions.put_back(id, pending)?;
@@ -179,7 +185,8 @@ impl Machines {
         match self.sessions.submit(turn, id, work, expected)? {
             Submitted::Accepted { front } => {
                 if let Some(launch) = front {
-                    self.became_front(turn, launch)?;
+                    let now = turn.now();
+                    self.became_front(turn, launch, now)?;
                 }
                 Ok(Pumped::Some)
             }
@@ -195,10 +202,17 @@ impl Machines {
 
     // Starts.
 
-    /// Starts a launch in its form, if it may go and has room.
-    fn start(&mut self, turn: &mut Turn<'_>, place: Place, pending: Box<Pending>) -> Start {
+    /// Starts a launch, if it may go and has room: in its form, or as it was written.
+    fn start(&mut self, turn: &mut Turn<'_>, place: Place, mut pending: Box<Pending>) -> Start {
         if !self.launches.may_go(turn, place, pending.is_confined()) {
             return Start::Wait(pending);
+        }
+        let (id, kind) = (pending.spec.id, pending.kind());
+        let (expected, now) = self.form_now(turn, place, &pending);
+        match now {
+            Now::AsQueued => {}
+            Now::AsWritten => pending.set_as_written(),
+            Now::Later => return Start::Later(pending),
         }
         let Some(window) = self.sessions.get(place.session).map(|session| session.range()) else {
             turn.bug(place.session, Bug::NoSession(place.session));
@@ -210,10 +224,23 @@ impl Machines {
                 let handover = &self.handover;
                 self.launches.start_on_groups(turn, handover, (place, window), pending)
             }
-            Form::Original(_) => return self.start_original(turn, (place, window), pending),
+            Form::Original(original) if !original.keeps_to_partition => {
+                return self.start_original(turn, (place, window), pending);
+            }
+            Form::Original(_) => {
+                let name = pending.spec.kernel.name.clone();
+                let start = self.launches.start_original(turn, (place, window), pending, None);
+                if let (Start::Submit(_), Some(account)) =
+                    (&start, self.observer.account_mut(place.application))
+                {
+                    account.ran_as_written(&name, kind);
+                }
+                start
+            }
         };
         match start {
             Start::Submit(work) => {
+                self.launches.expect(id, expected);
                 self.starts(turn, place);
                 Start::Submit(work)
             }
@@ -224,7 +251,7 @@ impl Machines {
                 }
                 start
             }
-            Start::Wait(_) => start,
+            Start::Wait(_) | Start::Later(_) => start,
         }
     }
 
@@ -274,16 +301,26 @@ impl Machines {
         self.observer.starts(turn, place.application, has_company);
     }
 
-    /// The expected duration of a worker launch: of what may be ahead where nothing is known.
+    /// The expected duration of a launch: of what may be ahead where nothing is known of workers.
     fn expected_time(&self, turn: &Turn<'_>, id: LaunchId) -> Option<Nanos> {
+        let launch = self.launches.get(id)?;
+        if launch.is_original() {
+            return Some(launch.expected()?.time);
+        }
         let (spec, workers) = self.launches.entered_workers(&self.handover, id)?;
         let Some(cta) = self.observer.cta_time(spec) else { return Some(turn.config().ahead) };
         Some(Nanos(spec.ctas().div_ceil(workers.max(1)).saturating_mul(cta.0)))
     }
 
     /// A launch may begin to run: its task size may be known better than when it was enqueued.
-    pub(super) fn became_front(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<(), Bug> {
-        self.launches.became_front(turn, &self.handover, id)?;
+    /// `begun` is the device time of the end of what was before it.
+    pub(super) fn became_front(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: LaunchId,
+        begun: Nanos,
+    ) -> Result<(), Bug> {
+        self.launches.became_front(turn, &self.handover, id, begun)?;
         let entered = self.launches.entered_workers(&self.handover, id);
         // Other forms have no tasks.
         let Some((spec, workers)) = entered else { return Ok(()) };

@@ -10,6 +10,7 @@
 //! | `looking` | looks at running launches |
 //! | `planning` | the policy's orders, borders, stalls |
 
+mod alone;
 mod ending;
 mod launching;
 mod looking;
@@ -63,7 +64,7 @@ impl Machines {
             Effect::PumpSession(session) => self.pump_session(turn, session),
             Effect::PumpWaiting => self.pump_waiting(turn),
             Effect::Failed { operation, time } => self.ended(turn, operation, time, false),
-            Effect::Retire(operation) => self.retire(turn, operation),
+            Effect::Retire { operation, time } => self.retire(turn, operation, time),
         }
     }
 

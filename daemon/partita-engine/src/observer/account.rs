@@ -136,6 +136,7 @@ impl Account {
                 Fence::Device | Fence::Code => None,
             },
             launches: 1,
+            as_written: 0,
             profile: None,
         };
         let how = if form == FormKind::Ticket { "runs as tickets" } else { "runs alone" };
@@ -144,6 +145,13 @@ impl Account {
         self.kernel_index.insert(place, self.kernels.len());
         self.kernels.push(report);
         line
+    }
+
+    /// A launch that was entered in the form `kind` has started as it was written.
+    pub(crate) fn ran_as_written(&mut self, name: &Arc<str>, kind: FormKind) {
+        if let Some(&index) = self.kernel_index.get(&(name.clone(), kind)) {
+            self.kernels[index].as_written += 1;
+        }
     }
 
     /// The kernels that were launched, and for each that runs as workers where its profile is.

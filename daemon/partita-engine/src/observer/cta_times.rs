@@ -19,7 +19,7 @@ const MAX_TASK: u64 = 10;
 const TASKS_PER_WORKER: u64 = 8;
 /// The longest task, where a CTA is not longer: what a resize may wait (design, "The life of a
 /// launch").
-const LONGEST: Nanos = Nanos(20_000);
+pub(super) const LONGEST: Nanos = Nanos(20_000);
 /// Kernels whose CTA time is remembered. Beyond that the oldest modules are forgotten.
 const MOST_KERNELS: usize = 4096;
 

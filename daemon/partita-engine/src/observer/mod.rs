@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `account` | what each application has done |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
+//! | `launch_times` | how long launches take, and which may run as they were written |
 //! | `profiling` | what kernels do, counted at their first launches |
 //! | `hit_rates` | the LLC's hit rate of an application that runs alone |
 //!
@@ -13,10 +14,12 @@
 mod account;
 mod cta_times;
 mod hit_rates;
+mod launch_times;
 mod profiling;
 
 pub(crate) use account::Account;
 pub(crate) use cta_times::task_size;
+pub(crate) use launch_times::Expected;
 pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
 
 use crate::LogLevel;
@@ -25,6 +28,7 @@ use crate::launches::{Count, Measured, Pending, Spec};
 use crate::turn::Turn;
 use cta_times::CtaTimes;
 use hit_rates::{HitRates, at_rate};
+use launch_times::LaunchTimes;
 use partita_device::AddressRange;
 use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::{
@@ -40,6 +44,7 @@ pub(crate) struct Observer {
     policy: Policy,
     accounts: BTreeMap<ApplicationId, Account>,
     cta_times: CtaTimes,
+    launch_times: LaunchTimes,
     profiles: Profiles,
     hit_rates: HitRates,
 }
@@ -56,6 +61,7 @@ impl Observer {
             policy: Policy::new(settings, Box::new(Everyone::default()), Box::new(Even)),
             accounts: BTreeMap::new(),
             cta_times: CtaTimes::default(),
+            launch_times: LaunchTimes::default(),
             profiles: Profiles::new(turn.device, window, blocks),
             hit_rates: HitRates::default(),
         }
@@ -183,6 +189,35 @@ impl Observer {
     fn profile_cta_time(&mut self, turn: &mut Turn<'_>, spec: &Spec, time: Nanos) {
         if let Some(key) = &spec.profile {
             self.profiles.keep_cta_time(turn, key, time);
+        }
+    }
+
+    // Launch times.
+
+    /// What is expected of a launch in its original form on the whole GPU, which has `places` for
+    /// its CTAs, and whether that form may run.
+    pub(crate) fn expected(&self, spec: &Spec, places: u64) -> Option<(Expected, bool)> {
+        let rounds = spec.ctas().div_ceil(places.max(1));
+        let (time, is_allowed) = self.launch_times.get(spec).or_else(|| {
+            let cta = self.profiles.get(spec.profile.as_ref()?)?.cta_time?;
+            Some((Nanos(cta.0.saturating_mul(rounds)), true))
+        })?;
+        Some((Expected::of(time, rounds), is_allowed))
+    }
+
+    /// A launch that had the whole GPU has taken `time`. An original bounds the time of its CTAs.
+    pub(crate) fn saw_launch(
+        &mut self,
+        turn: &mut Turn<'_>,
+        spec: &Spec,
+        (time, is_original): (Nanos, bool),
+        places: u64,
+    ) {
+        let ctas = spec.ctas().max(1);
+        self.launch_times.saw(spec, time, ctas.div_ceil(places.max(1)), is_original);
+        if is_original {
+            let spent = time.0.saturating_mul(places.min(ctas));
+            self.bound(turn, spec, Nanos(spent / ctas));
         }
     }
 

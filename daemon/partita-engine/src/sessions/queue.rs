@@ -321,7 +321,7 @@ fn refused(
     if let Then::Reply { sequence } = then {
         let text = Payload::Explanation(error.to_string());
         turn.reply(Call { session, sequence }, CudaResult::ERROR_INVALID_VALUE, text);
-        turn.push(Effect::Retire(operation));
+        turn.push(Effect::Retire { operation, time });
         return Submitted::Answered;
     }
     let code = match then {

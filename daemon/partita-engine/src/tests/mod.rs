@@ -5,6 +5,7 @@ mod effects;
 pub(crate) mod fake_device;
 mod groups;
 mod modules;
+mod originals;
 mod policy;
 mod profiling;
 mod random;

@@ -45,6 +45,10 @@ const PTX: &str = concat!(
     "fenced 1\n",
     "loose 1\n",
     "following 1\n",
+    "brisk 2\n",
+    "brisk-original 2\n",
+    "brisk-ticket 2\n",
+    "brisk-ticket-original 2\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -75,6 +79,9 @@ pub(crate) const FENCED: u32 = 17;
 pub(crate) const LOOSE: u32 = 18;
 /// Its CTAs wait for those before them.
 pub(crate) const FOLLOWING: u32 = 19;
+/// Kernels whose originals stand beside them: a worker and one that cannot be a worker.
+pub(crate) const BRISK: u32 = 20;
+pub(crate) const BRISK_TICKET: u32 = 21;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -415,6 +422,17 @@ fn kernels() -> impl Iterator<Item = &'static str> {
     names.filter(|name| !name.ends_with("-original") && !name.ends_with("-counting"))
 }
 
+/// The original beside a kernel.
+fn beside(name: &str) -> Option<Fallback> {
+    let is_needed = name == "rows";
+    (is_needed || name.starts_with("brisk")).then(|| Fallback {
+        entry: format!("{name}-original").into(),
+        for_broken_rows: is_needed,
+        for_cooperative: is_needed,
+        abort: false,
+    })
+}
+
 fn kernel(name: &str) -> PreparedKernel {
     let form = if name.ends_with("alone") {
         let workspace = name == "grid-alone";
@@ -423,13 +441,9 @@ fn kernel(name: &str) -> PreparedKernel {
     } else if name.contains("ticket") {
         let reason = "line 7: lanes may skip this".to_owned();
         let cta_values = Some(["%x", "%y", "%z"].map(str::to_owned));
-        KernelForm::Ticket { cta_values, fallback: None, reason }
+        KernelForm::Ticket { cta_values, fallback: beside(name), reason }
     } else {
-        let fallback = (name == "rows").then(|| Fallback {
-            entry: "rows-original".into(),
-            for_broken_rows: true,
-            abort: false,
-        });
+        let fallback = beside(name);
         KernelForm::Worker { cta_values: Some(["%x", "%y", "%z"].map(str::to_owned)), fallback }
     };
     PreparedKernel {
@@ -444,7 +458,7 @@ fn kernel(name: &str) -> PreparedKernel {
             _ => Fence::Device,
         },
         registers: RegisterBound::Settled,
-        hash: name.contains("counted").then(|| name.into()),
+        hash: (name.contains("counted") || name.starts_with("brisk")).then(|| name.into()),
         awaits: false,
         follows: name == "following",
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),

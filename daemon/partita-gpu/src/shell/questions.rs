@@ -76,6 +76,7 @@ impl Shell {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
+                self.engine.set_originals(config.originals);
                 self.engine.set_quotas(&config.quotas);
                 self.set_unfenced(&config.unfenced);
                 self.engine.set_policy(self.device.as_mut(), deciders);

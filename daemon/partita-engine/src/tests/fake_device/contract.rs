@@ -110,7 +110,7 @@ impl Device for FakeDevice {
             let traits = Traits {
                 faults: name.starts_with("fault"),
                 shares: name.starts_with("shared"),
-                is_ticket: name.contains("ticket"),
+                is_ticket: name.contains("ticket") && !name.ends_with("-original"),
                 spins: name.starts_with("spin"),
             };
             kernels.insert(name, Kernel { nanos: micros * 1_000, registers, traits });

@@ -152,6 +152,13 @@ pub(crate) struct FakeDevice {
 }
 
 impl FakeDevice {
+    /// From now on CTAs of a kernel take another time.
+    pub(crate) fn set_time(&mut self, kernel: &str, micros: u64) {
+        for kernels in self.modules.values_mut() {
+            kernels.get_mut(kernel).unwrap().nanos = micros * 1_000;
+        }
+    }
+
     /// Has no more memory than so much beside what is in use.
     pub(crate) fn leave_free(&mut self, bytes: u64) {
         let used: usize = self.memory.values().map(Vec::len).sum();
