@@ -213,13 +213,15 @@ impl World {
             timer = true;
             self.engine.handle_timer(&mut self.device);
         }
-        self.prepare_some();
+        let loads = self.prepare_some();
         self.carry_out();
         self.check();
-        if news || timer || !self.preparing.is_empty() { Activity::Busy } else { activity }
+        let waits = loads || !self.preparing.is_empty();
+        if news || timer || waits { Activity::Busy } else { activity }
     }
 
-    fn prepare_some(&mut self) {
+    /// Whether modules were given to the engine, which the device has still to load.
+    fn prepare_some(&mut self) -> bool {
         let (ready, rest) =
             std::mem::take(&mut self.preparing).into_iter().partition(|p| p.steps == 0);
         self.preparing = rest;
@@ -227,10 +229,12 @@ impl World {
             preparing.steps -= 1;
         }
         let ready: Vec<Preparing> = ready;
+        let loads = !ready.is_empty();
         for Preparing { session, module, image, purpose, .. } in ready {
             let result = image_of(image, self.device.sharing(), &purpose);
             self.engine.handle_prepared(&mut self.device, session, module, result);
         }
+        loads
     }
 
     fn carry_out(&mut self) {
