@@ -53,8 +53,8 @@ pub const GRID_Y: u64 = 148;
 /// `u32`: the original `%nctaid.z`.
 pub const GRID_Z: u64 = 152;
 
-/// `u32`, also written by the device when it sets `FAULT`: not 0 tells every worker to leave at the
-/// next task border, and the parked one too.
+/// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
+/// device writes it too, when it sets `FAULT`.
 pub const ABORT: u64 = 256;
 /// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
 pub const RETIRED: u64 = 260;

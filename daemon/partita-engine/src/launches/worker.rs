@@ -260,6 +260,8 @@ impl Launches {
             }
         };
         let came = seen.registered.saturating_sub(claims.seen.registered);
+        // A ticket registers on foreign SMs too; one that has come to stay claims.
+        let claimed = seen.next > claims.seen.next;
         let (now, main_done, fault) = (turn.now(), launch.main_done, seen.fault);
         let has_tasks = seen.next < launch.spec.total();
         let mut gave_up = false;
@@ -268,7 +270,7 @@ impl Launches {
             Run::Ticket(ticket) => {
                 // Tickets have no grid of their own whose end would tell.
                 gave_up = !main_done && fault != 0;
-                if came > 0 {
+                if claimed {
                     ticket.came(now + turn.config().handover_tick);
                 }
             }

@@ -7,9 +7,10 @@
 //! The kernel keeps its name and parameters and gets one more, last parameter: the address of the
 //! [control block](crate::control). Bit 0 of it means nothing here, because a ticket never waits
 //! for others. The launcher sends *waves* until `completed` equals `total`: grids of the original's
-//! block, not larger than the number of CTAs that can be resident at once. A ticket exits without
-//! claiming where its SM is not allowed or stalled, the launch is aborted, or nothing is left. A
-//! wave may therefore complete fewer CTAs than it has. Waves of one launch may overlap.
+//! block, not larger than the number of CTAs that can be resident at once. A ticket
+//! registers, and exits without claiming where its SM is not allowed or stalled, or the launch is
+//! aborted. A ticket that finds nothing left claims in vain. A wave may therefore complete fewer
+//! CTAs than it has. Waves of one launch may overlap.
 //!
 //! # Assumptions
 //!
