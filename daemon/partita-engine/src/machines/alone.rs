@@ -87,6 +87,10 @@ impl Machines {
 
     /// A launch that had the GPU to itself tells how long such launches take.
     pub(super) fn learn_time(&mut self, turn: &mut Turn<'_>, id: LaunchId, end: Nanos) {
+        // Nobody asks for the time.
+        if turn.config().originals == Originals::Never {
+            return;
+        }
         let Some(launch) = self.launches.get(id) else { return };
         if !self.has_gpu(turn, launch.place().application) {
             return;
