@@ -103,13 +103,10 @@ impl Device for EmulatedGpu {
     }
 
     fn destroy_stream(&mut self, stream: StreamId) -> Result<(), DeviceError> {
-        match self.streams.streams.get_mut(&stream) {
-            Some(found) if !found.destroyed => {
-                found.destroyed = true;
-                self.streams.sweep();
-                Ok(())
-            }
-            _ => Err(DeviceError::BadId(stream.to_string())),
+        if self.streams.destroy(stream) {
+            Ok(())
+        } else {
+            Err(DeviceError::BadId(stream.to_string()))
         }
     }
 
@@ -141,10 +138,11 @@ impl Device for EmulatedGpu {
             }
             work => Task::Work(work),
         };
-        self.streams.pending.insert(operation);
-        let found = self.streams.streams.get_mut(&stream).expect("looked up above");
-        found.queue.push_back(Queued { operation, since: self.now, what });
-        Ok(())
+        if self.streams.push(stream, Queued { operation, since: self.now, what }) {
+            Ok(())
+        } else {
+            Err(DeviceError::BadId(stream.to_string()))
+        }
     }
 
     fn cancel(&mut self, operation: OperationId) -> Result<(), DeviceError> {

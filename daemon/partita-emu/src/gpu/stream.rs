@@ -55,11 +55,22 @@ pub struct Stream {
     pub destroyed: bool,
 }
 
-/// All streams.
+impl Stream {
+    /// Whether an operation is in flight or queued.
+    fn has_work(&self) -> bool {
+        self.front.is_some() || !self.queue.is_empty()
+    }
+}
+
+/// All streams. Most streams of a crowd have nothing to do, so the streams with work are kept in a
+/// set of their own.
 #[derive(Default)]
 pub struct Streams {
     /// By id.
     pub streams: BTreeMap<StreamId, Stream>,
+    /// Every stream with an operation in flight or queued. A stream whose last operation has ended
+    /// stays until the next [`Streams::sweep`].
+    busy: BTreeSet<StreamId>,
     /// Operations that have not ended.
     pub pending: BTreeSet<OperationId>,
     /// The stream of each grid in flight.
@@ -67,25 +78,57 @@ pub struct Streams {
 }
 
 impl Streams {
+    /// Appends an operation to a stream. False where no such stream takes any.
+    pub fn push(&mut self, id: StreamId, queued: Queued) -> bool {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.destroyed) else {
+            return false;
+        };
+        self.pending.insert(queued.operation);
+        stream.queue.push_back(queued);
+        self.busy.insert(id);
+        true
+    }
+
     /// Streams that have an operation in flight or queued, in order.
     pub fn with_work(&self) -> impl Iterator<Item = StreamId> {
-        let works = |stream: &Stream| stream.front.is_some() || !stream.queue.is_empty();
-        self.streams.iter().filter(move |(_, stream)| works(stream)).map(|(&id, _)| id)
+        self.working().map(|(id, _)| id)
+    }
+
+    fn working(&self) -> impl Iterator<Item = (StreamId, &Stream)> {
+        let busy = self.busy.iter().filter_map(|id| Some((*id, self.streams.get(id)?)));
+        busy.filter(|(_, stream)| stream.has_work())
+    }
+
+    /// Ends a stream: nothing can be added any more. False where no such stream is open.
+    pub fn destroy(&mut self, id: StreamId) -> bool {
+        let Some(stream) = self.streams.get_mut(&id).filter(|stream| !stream.destroyed) else {
+            return false;
+        };
+        stream.destroyed = true;
+        if !stream.has_work() {
+            self.streams.remove(&id);
+        }
+        true
     }
 
     /// Forgets destroyed streams that are empty.
     pub fn sweep(&mut self) {
-        self.streams.retain(|_, stream| {
-            !stream.destroyed || stream.front.is_some() || !stream.queue.is_empty()
+        let streams = &mut self.streams;
+        self.busy.retain(|id| {
+            let Some(stream) = streams.get(id) else { return false };
+            let (works, is_over) = (stream.has_work(), stream.destroyed);
+            if !works && is_over {
+                streams.remove(id);
+            }
+            works
         });
     }
 
     /// The first end of an operation whose time is known.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
-        self.streams
-            .values()
-            .filter_map(|stream| match &stream.front {
+        self.working()
+            .filter_map(|(_, stream)| match &stream.front {
                 Some((_, Front::Until(time, _))) => Some(*time),
                 _ => None,
             })
@@ -94,7 +137,7 @@ impl Streams {
 
     /// Where the words are that fronts wait for.
     pub fn awaited(&self) -> impl Iterator<Item = DeviceAddress> {
-        self.streams.values().filter_map(|stream| match stream.front {
+        self.working().filter_map(|(_, stream)| match stream.front {
             Some((_, Front::Value(address, _))) => Some(address),
             _ => None,
         })
@@ -103,7 +146,7 @@ impl Streams {
     /// Whether a front can begin or end right now.
     #[must_use]
     pub fn has_ready_front(&self) -> bool {
-        self.streams.values().any(|stream| match &stream.front {
+        self.working().any(|(_, stream)| match &stream.front {
             None => !stream.queue.is_empty(),
             Some((_, Front::Waiting(on))) => !self.pending.contains(on),
             Some(_) => false,
