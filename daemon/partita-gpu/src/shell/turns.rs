@@ -131,11 +131,10 @@ impl Shell {
     }
 
     fn serve_as_they_come(&mut self) -> bool {
-        let mut turn: Vec<SessionId> = self.seats.range(self.first..).map(|(id, _)| *id).collect();
-        turn.extend(self.seats.range(..self.first).map(|(id, _)| *id));
-        turn.retain(|id| {
-            self.seats.get(id).is_some_and(|seat| seat.attention != Attention::Asleep)
-        });
+        // Most sessions of a crowd sleep.
+        let seats = self.seats.range(self.first..).chain(self.seats.range(..self.first));
+        let awake = seats.filter(|(_, seat)| seat.attention != Attention::Asleep);
+        let turn: Vec<SessionId> = awake.map(|(id, _)| *id).collect();
         if let Some(second) = turn.get(1) {
             self.first = *second;
         }
