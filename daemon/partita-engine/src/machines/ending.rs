@@ -19,10 +19,10 @@ impl Machines {
         outcome: Outcome,
     ) {
         // A lost device may tell the ends of what it has lost.
-        let Some((session, ..)) = self.sessions.operation(id) else { return };
+        let Some((session, _, then)) = self.sessions.operation(id) else { return };
         match outcome {
             // No failure has to go first.
-            Outcome::Complete => return self.ended(turn, id, time, true),
+            Outcome::Complete => return self.ended_of(turn, (id, session, then), time, true),
             Outcome::Cancelled => {
                 let text = "work was cancelled".to_owned();
                 turn.fail(session, CudaResult::ERROR_LAUNCH_FAILED, text);
@@ -40,6 +40,17 @@ impl Machines {
     pub(super) fn ended(&mut self, turn: &mut Turn<'_>, id: OperationId, time: Nanos, ok: bool) {
         // The device may have been lost since.
         let Some((session, _, then)) = self.sessions.operation(id) else { return };
+        self.ended_of(turn, (id, session, then), time, ok);
+    }
+
+    /// An operation has ended; a failure of its session has gone before.
+    fn ended_of(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (id, session, then): (OperationId, SessionId, Then),
+        time: Nanos,
+        ok: bool,
+    ) {
         let result = match then {
             Then::Nothing => Ok(()),
             Then::Reply { sequence } => {
@@ -93,7 +104,7 @@ impl Machines {
             account.launch_completed();
         }
         if over.is_confined {
-            account.demand_ended(turn.now(), 1);
+            self.observer.demand_ended(application, turn.now(), 1);
         }
         self.finish(turn, id)
     }
@@ -196,17 +207,13 @@ impl Machines {
         // The session may have gone.
         let Some(dropped) = self.sessions.drop_queued(turn, session) else { return };
         self.launches.forget_queued(&dropped.operations);
-        if let Some(account) = self.observer.account_mut(dropped.application) {
-            account.demand_ended(turn.now(), dropped.confined);
-        }
+        self.observer.demand_ended(dropped.application, turn.now(), dropped.confined);
         self.launches.cancel(turn, session);
     }
 
     /// All sessions of an application are closing.
     pub(super) fn leave(&mut self, turn: &mut Turn<'_>, id: ApplicationId) {
-        if let Some(account) = self.observer.account_mut(id) {
-            account.set_active(false);
-        }
+        self.observer.set_active(id, false);
         if self.handover.is_pinned(id) {
             self.handover.unpin();
             let text = format!("{id} leaves: its pinned plan ends, the policy takes over");

@@ -4,6 +4,7 @@ use super::Machines;
 use super::alone::Now;
 use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
+use crate::observer::Account;
 use crate::sessions::{Answer, Call, Head, Queued, Refusal, Submitted, Taken, Then};
 use crate::turn::{Bug, Turn};
 use crate::{LogLevel, Payload, Request};
@@ -75,11 +76,11 @@ impl Machines {
         for pending in before.into_iter().map(Box::new).chain([last]) {
             if matches!(pending.form, Form::MachineCode)
                 && self.launches.needs_groups(application)
-                && account.is_active()
+                && self.observer.account(application).is_some_and(Account::is_active)
             {
                 turn.push(Effect::Replan);
             }
-            if pending.is_confined() && account.demand_began(turn.now()) {
+            if pending.is_confined() && self.observer.demand_began(application, turn.now()) {
                 turn.push(Effect::Join(application));
             }
             let then = Then::Main(pending.spec.id);
@@ -240,15 +241,15 @@ impl Machines {
         };
         match start {
             Start::Submit(work) => {
-                self.launches.expect(id, expected);
+                if expected.is_some() {
+                    self.launches.expect(id, expected);
+                }
                 self.starts(turn, place);
                 Start::Submit(work)
             }
             // It has kept its application's demand up until now.
             Start::Failed | Start::Demoted(_) => {
-                if let Some(account) = self.observer.account_mut(place.application) {
-                    account.demand_ended(turn.now(), 1);
-                }
+                self.observer.demand_ended(place.application, turn.now(), 1);
                 start
             }
             Start::Wait(_) | Start::Later(_) => start,

@@ -43,11 +43,10 @@ impl Machines {
     pub(super) fn join(&mut self, turn: &mut Turn<'_>, id: ApplicationId) {
         let stays = self.sessions.application(id).is_some_and(|a| !a.leaving);
         // It may have left, or joined by an earlier launch of the same turn.
-        let Some(account) = self.observer.account_mut(id).filter(|a| stays && !a.is_active())
-        else {
+        if !stays || self.observer.account(id).is_none_or(Account::is_active) {
             return;
-        };
-        account.set_active(true);
+        }
+        self.observer.set_active(id, true);
         self.replan(turn);
         if self.handover.target(id).is_empty() {
             let text = format!("{id} has work but no SM is left for it: it waits until one is");

@@ -14,7 +14,7 @@ const MAX_KERNEL_REPORTS: usize = 1024;
 #[derive(Default)]
 pub(crate) struct Account {
     /// Whether the application counts as working; its grace time is over otherwise.
-    pub(super) active: bool,
+    active: bool,
     /// Launches of workers and tickets queued or in flight.
     demand: usize,
     idle_since: Nanos,
@@ -49,7 +49,7 @@ impl Account {
     }
 
     /// The application takes part in sharing from now on, or no longer.
-    pub(crate) fn set_active(&mut self, active: bool) {
+    pub(super) fn set_active(&mut self, active: bool) {
         self.active = active;
     }
 
@@ -72,7 +72,7 @@ impl Account {
     }
 
     /// The application has one more launch that keeps to its partition. Whether it has to join.
-    pub(crate) fn demand_began(&mut self, now: Nanos) -> bool {
+    pub(super) fn demand_began(&mut self, now: Nanos) -> bool {
         if self.demand == 0 {
             self.busy_since = now;
         }
@@ -81,7 +81,7 @@ impl Account {
     }
 
     /// `launches` such launches have ended.
-    pub(crate) fn demand_ended(&mut self, now: Nanos, launches: usize) {
+    pub(super) fn demand_ended(&mut self, now: Nanos, launches: usize) {
         self.demand -= launches;
         if self.demand == 0 && launches > 0 {
             self.idle_since = now;

@@ -3,6 +3,7 @@
 //! | file | subject |
 //! | --- | --- |
 //! | `account` | what each application has done |
+//! | `accounts` | all accounts, and which applications have work or take part in sharing |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
 //! | `launch_times` | how long launches take, and which may run as they were written |
 //! | `profiling` | what kernels do, counted at their first launches |
@@ -12,6 +13,7 @@
 //! completed, and it answers with the policy's orders.
 
 mod account;
+mod accounts;
 mod cta_times;
 mod hit_rates;
 mod launch_times;
@@ -26,6 +28,7 @@ use crate::LogLevel;
 use crate::handover::ledger::Ledger;
 use crate::launches::{Count, Measured, Pending, Spec};
 use crate::turn::Turn;
+use accounts::Accounts;
 use cta_times::CtaTimes;
 use hit_rates::{HitRates, at_rate};
 use launch_times::LaunchTimes;
@@ -36,13 +39,12 @@ use partita_model::{
 };
 use partita_policy::{Deciders, Even, Everyone, Observation, Policy, PolicySettings, traffic_of};
 use profiling::Profiles;
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// The machine of observations.
 pub(crate) struct Observer {
     policy: Policy,
-    accounts: BTreeMap<ApplicationId, Account>,
+    accounts: Accounts,
     cta_times: CtaTimes,
     launch_times: LaunchTimes,
     profiles: Profiles,
@@ -59,7 +61,7 @@ impl Observer {
         };
         Observer {
             policy: Policy::new(settings, Box::new(Everyone::default()), Box::new(Even)),
-            accounts: BTreeMap::new(),
+            accounts: Accounts::default(),
             cta_times: CtaTimes::default(),
             launch_times: LaunchTimes::default(),
             profiles: Profiles::new(turn.device, window, blocks),
@@ -83,9 +85,7 @@ impl Observer {
         }
         for application in &seen.applications {
             let id = application.application;
-            if let Some(account) = self.accounts.get_mut(&id) {
-                account.active = self.policy.takes_part(id);
-            }
+            self.accounts.set_active(id, self.policy.takes_part(id));
         }
         moved
     }
@@ -98,9 +98,7 @@ impl Observer {
         idle_grace: Nanos,
         is_policed: impl Fn(ApplicationId) -> bool,
     ) -> Option<Nanos> {
-        // Most applications of a crowd are idle: the cheaper question goes first.
-        let active = self.accounts.iter().filter(|(_, account)| account.active);
-        let policed = active.filter(|(id, _)| is_policed(**id));
+        let policed = self.accounts.active().filter(|(id, _)| is_policed(*id));
         let active = || policed.clone().map(|(_, account)| account);
         if !active().any(Account::has_work) {
             return None;
@@ -114,22 +112,37 @@ impl Observer {
     // Accounts.
 
     pub(crate) fn account(&self, id: ApplicationId) -> Option<&Account> {
-        self.accounts.get(&id)
+        self.accounts.get(id)
     }
 
     /// An application has come.
     pub(crate) fn open_account(&mut self, id: ApplicationId, now: Nanos) {
-        self.accounts.entry(id).or_insert_with(|| Account::new(now));
+        self.accounts.open(id, now);
     }
 
     /// The account of an application that has not left.
     pub(crate) fn account_mut(&mut self, id: ApplicationId) -> Option<&mut Account> {
-        self.accounts.get_mut(&id)
+        self.accounts.get_mut(id)
+    }
+
+    /// An application has one more launch that keeps to its partition. Whether it has to join.
+    pub(crate) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
+        self.accounts.demand_began(id, now)
+    }
+
+    /// `launches` such launches have ended.
+    pub(crate) fn demand_ended(&mut self, id: ApplicationId, now: Nanos, launches: usize) {
+        self.accounts.demand_ended(id, now, launches);
+    }
+
+    /// The application takes part in sharing from now on, or no longer.
+    pub(crate) fn set_active(&mut self, id: ApplicationId, active: bool) {
+        self.accounts.set_active(id, active);
     }
 
     /// Applications that have work.
     pub(crate) fn at_work(&self) -> impl Iterator<Item = ApplicationId> {
-        self.accounts.iter().filter(|(_, account)| account.has_work()).map(|(&id, _)| id)
+        self.accounts.at_work()
     }
 
     pub(crate) fn forget_session(&mut self, session: SessionId) {
@@ -137,7 +150,7 @@ impl Observer {
     }
 
     pub(crate) fn forget_application(&mut self, id: ApplicationId) {
-        self.accounts.remove(&id);
+        self.accounts.close(id);
         self.profiles.forget(id);
         self.hit_rates.forget(id);
     }
@@ -150,7 +163,7 @@ impl Observer {
         (before, after): (u64, u64),
     ) {
         // The last launches of an application may end when its account is closed.
-        let Some(account) = self.accounts.get_mut(&id) else { return };
+        let Some(account) = self.accounts.get_mut(id) else { return };
         account.ctas_completed += after.saturating_sub(before);
         if let Some(profile) = profile.and_then(|key| self.profiles.get(key)) {
             let (after, before) = (traffic_of(profile, after), traffic_of(profile, before));
@@ -277,7 +290,7 @@ impl Observer {
     /// A grid of an application has ended.
     pub(crate) fn count_grid(&mut self, id: ApplicationId, counters: Option<GridCounters>) {
         // Devices that do not count tell nothing.
-        if let (Some(account), Some(counters)) = (self.accounts.get_mut(&id), counters) {
+        if let (Some(account), Some(counters)) = (self.accounts.get_mut(id), counters) {
             account.add_counted(&counters.traffic());
         }
     }
@@ -285,7 +298,7 @@ impl Observer {
     /// What an application's CTAs did, of those whose kernels have a profile. `None` where none
     /// has, nor will have soon.
     pub(crate) fn profiled_traffic(&self, id: ApplicationId, soon: bool) -> Option<Traffic> {
-        let profiled = self.accounts.get(&id)?.profiled();
+        let profiled = self.accounts.get(id)?.profiled();
         (profiled.ctas > 0 || soon).then_some(profiled)
     }
 
@@ -296,10 +309,7 @@ impl Observer {
     /// The device is gone, and all work with it.
     pub(crate) fn device_lost(&mut self, stays: impl Fn(ApplicationId) -> bool) {
         self.hit_rates.reset();
-        self.accounts.retain(|id, _| stays(*id));
-        for account in self.accounts.values_mut() {
-            account.forget_work();
-        }
+        self.accounts.forget_work(stays);
     }
 
     #[cfg(test)]
