@@ -27,6 +27,9 @@ pub struct EngineConfig {
     pub device_counters: bool,
     /// Whether first launches of kernels are counted.
     pub profiling: bool,
+    /// Whether the control block is read at every end of workers, to find CTAs that were lost
+    /// because of a bug in a form. The read is a message to the device and costs a launch's time.
+    pub verify_ends: bool,
     /// When kernels run as they were written although they have another form.
     pub originals: Originals,
     /// Operations of one stream that are on the device at once. Further ones wait in the engine.
@@ -57,6 +60,7 @@ impl Default for EngineConfig {
             traffic_window: Nanos(200_000_000),
             device_counters: false,
             profiling: true,
+            verify_ends: cfg!(debug_assertions),
             originals: Originals::default(),
             stream_depth: 64,
             ahead: Nanos(100_000),

@@ -21,6 +21,8 @@ pub(crate) struct Kernel {
     pub(crate) awaits: bool,
     /// Whether a task of the kernel is to be one CTA ([`crate::PreparedKernel::follows`]).
     pub(crate) follows: bool,
+    /// Whether the control block may tell a fault ([`crate::PreparedKernel::gives_up`]).
+    pub(crate) gives_up: bool,
     /// A name for the kernel's code.
     pub(crate) hash: Option<Arc<str>>,
     /// The entry that counts, and what the device says of it.

@@ -74,6 +74,10 @@ pub struct PreparedKernel {
     /// Whether its CTAs may wait for earlier CTAs. A worker that ran several CTAs one after the
     /// other would hold up all later ones.
     pub follows: bool,
+    /// Whether a thread of the kernel may write a fault into its control block
+    /// ([`partita_model::control::FAULT`]): `trap` and failed assertions do, where they would end
+    /// everything on the device ([`partita_device::Guards::ends`]).
+    pub gives_up: bool,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a
     /// `u64` before that of the control block, the address of the count block
     /// ([`partita_model::profile`]).

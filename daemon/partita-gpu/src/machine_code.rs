@@ -67,6 +67,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 // Machine code is not analysed.
                 awaits: false,
                 follows: false,
+                gives_up: false,
                 counting: None,
             }
         })

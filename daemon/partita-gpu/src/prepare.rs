@@ -211,6 +211,7 @@ fn rewrite(
             hash: Some(hash(&original, kernel).into()),
             awaits: partita_ptx::analysis::spin::may_wait(&original, kernel.func),
             follows: partita_ptx::analysis::spin::may_follow(&original, kernel.func),
+            gives_up: guards.ends && gives_up(&original, kernel.func),
             counting: counting.map(Into::into),
             registers: register_bound(kernel, purpose),
             ..prepared_kernel(kernel, form)?
@@ -254,6 +255,18 @@ fn confined_form(
             ("ticket", KernelForm::Ticket { cta_values, fallback, reason })
         }
     }
+}
+
+/// Whether a kernel may execute `trap`, or fail an assertion.
+fn gives_up(module: &Module, kernel: FuncId) -> bool {
+    module.reach(kernel).funcs.into_iter().any(|id| {
+        let function = module.func(id);
+        let body = function.body.as_ref();
+        module.text(function.name) == "__assertfail"
+            || body.is_some_and(|body| {
+                body.insts().any(|(_, inst)| module.form(inst).op == partita_ptx::Op::Trap)
+            })
+    })
 }
 
 /// For each line of a printed module, the line of the program's text. A parse of the printed text
@@ -314,6 +327,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         hash: None,
         awaits: false,
         follows: false,
+        gives_up: false,
         counting: None,
         name,
         params,
@@ -487,6 +501,12 @@ DONE:
             open.kernels.iter().all(|kernel| kernel.fence == Fence::Device)
                 && open.ptx.contains("trap;")
         );
+        // A call through a register may reach any function; this module has none.
+        let give_up = |prepared: &PreparedModule| -> Vec<String> {
+            let kernels = prepared.kernels.iter().filter(|kernel| kernel.gives_up);
+            kernels.map(|kernel| kernel.name.to_string()).collect()
+        };
+        assert_eq!((give_up(&prepared), give_up(&open)), (vec!["gives_up".to_owned()], vec![]));
     }
 
     #[test]

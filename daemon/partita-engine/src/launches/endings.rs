@@ -54,7 +54,8 @@ impl Gone {
 
 impl Launches {
     /// The main grid is done, so every CTA of the launch is, unless it failed. `is_open`: the
-    /// session has not failed before.
+    /// session has not failed before. The device is asked only where the end leaves something open
+    /// ([`Launches::end_says_all`]).
     pub(crate) fn main_done(
         &mut self,
         turn: &mut Turn<'_>,
@@ -69,12 +70,15 @@ impl Launches {
         let (session, application) = (launch.place.session, launch.place.application);
         let (total, is_last) = (launch.spec.total(), launch.spec.is_last());
         let is_confined = launch.is_confined();
+        let says_all = Launches::end_says_all(launch, ok, is_open);
+        let verifies = turn.config().verify_ends;
         let Some(claims) = launch.claims_mut() else {
             let workspace = match &launch.run {
                 Run::Original(original) => original.workspace,
                 _ => None,
             };
-            let fault = workspace.filter(|_| turn.common.guards.ends);
+            let may_tell = turn.common.guards.ends && launch.spec.kernel.gives_up;
+            let fault = workspace.filter(|_| may_tell);
             let fault = fault.and_then(|block| self.blocks.fault(turn.device, block).ok());
             let fault = fault.unwrap_or(0);
             let complete = ok && fault == 0;
@@ -86,8 +90,15 @@ impl Launches {
             return Ok(Over { application, before, after, part_complete, complete, is_confined });
         };
         let before = claims.counted;
+        if says_all {
+            claims.seen.next = total;
+            claims.seen.completed = total;
+            claims.counted = total;
+        }
         // A device that does not tell is lost, and with it the launch.
-        if let Ok(seen) = self.blocks.read(turn.device, claims.block) {
+        if (!says_all || verifies)
+            && let Ok(seen) = self.blocks.read(turn.device, claims.block)
+        {
             claims.counted = seen.completed;
             claims.seen = seen;
         }
@@ -119,13 +130,11 @@ impl Launches {
         match &launch.run {
             Run::Worker(_) | Run::Ticket(_) => {
                 handover.ledger_mut().leave(launch.place.stream, id)?;
-                turn.push(Effect::HandOver);
             }
-            Run::MachineCode(_) => turn.push(Effect::HandOver),
-            Run::Original(original) if original.keeps_to_partition => {
-                turn.push(Effect::HandOver);
-            }
-            Run::Original(_) => {}
+            Run::MachineCode(_) | Run::Original(_) => {}
+        }
+        if handover.is_pending() && launch.is_confined() {
+            turn.push(Effect::HandOver);
         }
         let workspace = match &launch.run {
             Run::Original(original) => original.workspace,
@@ -134,7 +143,10 @@ impl Launches {
         if let Some(block) = workspace {
             self.blocks.give_back(block);
         }
-        turn.push(Effect::PumpWaiting);
+        // An effect, even of nothing, would keep the end itself waiting.
+        if self.is_anyone_waiting() {
+            turn.push(Effect::PumpWaiting);
+        }
         Ok(Some(Gone { launch }))
     }
 

@@ -23,6 +23,14 @@ pub(crate) struct Layout {
     pub(super) own: SmSet,
 }
 
+impl Layout {
+    /// Workers of the main grid that find a task, where the launch runs this many CTAs.
+    pub(super) fn sent(&self, ctas: u64) -> u64 {
+        let workers: u64 = self.workers.iter().map(|&count| u64::from(count)).sum();
+        workers.min(ctas.div_ceil(u64::from(self.task.max(1))))
+    }
+}
+
 impl Launches {
     /// Lays a launch out; `None` where there is no room for any worker. `cta_time` is what is known
     /// of its CTAs.

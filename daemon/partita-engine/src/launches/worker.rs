@@ -30,6 +30,8 @@ const MOST_ROUNDS: u64 = 16;
 /// What a launch of workers has.
 pub(super) struct Worker {
     pub(super) claims: Claims,
+    /// Workers of the main grid that find a task, where no border moves.
+    sent: u64,
     /// CTAs per task.
     task: u32,
     /// From when on the launch is watched for the time of its CTAs.
@@ -146,10 +148,13 @@ impl Launches {
                 return Start::Failed;
             }
         };
-        if let Err(error) = signal_range(turn.device, block, spec.first, spec.end) {
+        // A block's initial range is the whole grid.
+        let is_part = spec.first > 0 || !spec.is_last();
+        if is_part && let Err(error) = signal_range(turn.device, block, spec.first, spec.end) {
             turn.log_error(Some(place.session), format!("{} has no range: {error}", spec.id));
         }
         spec.params.push(Hidden::ControlBlock, block.0);
+        let sent = layout.sent(spec.ctas());
         handover.ledger_mut().enter(place.stream, spec.id, spec.cta, layout.workers);
         self.waiting.remove(&place.main);
         self.took_off(place.application, true);
@@ -157,6 +162,7 @@ impl Launches {
         let run = match count {
             Some(count) => Run::Worker(Worker {
                 claims,
+                sent,
                 task: layout.task,
                 since: None,
                 count,
@@ -205,6 +211,13 @@ impl Launches {
             params: spec.params.with_control_block(pointer),
             access: std::iter::once(window).chain(block).chain(counts).collect(),
         })
+    }
+
+    /// Whether the end of a launch's main grid says all: no worker wrote a fault, and only the end
+    /// of all CTAs ends the grid. Otherwise the control block has to be read.
+    pub(super) fn end_says_all(launch: &Launch, ok: bool, is_open: bool) -> bool {
+        let is_ordinary = |worker: &Worker| worker.helper_sent == Nanos::default();
+        ok && is_open && !launch.spec.kernel.gives_up && launch.worker().is_some_and(is_ordinary)
     }
 
     /// A launch may have begun to run.
@@ -346,12 +359,13 @@ impl Launches {
     }
 
     /// Bounds the mean CTA time of a completed launch: total worker time ÷ CTAs. Every worker that
-    /// contributed has registered.
+    /// contributed was sent with the main grid, or was seen.
     pub(crate) fn bound_of(&self, now: Nanos, id: LaunchId) -> Option<Nanos> {
         let launch = self.records.get(&id)?;
         let worker = launch.worker().filter(|worker| worker.count_block.is_none())?;
         let time = now.saturating_sub(launch.begun?).0;
-        let spent = time.saturating_mul(worker.claims.seen.registered.max(1));
+        let workers = worker.sent.max(worker.claims.seen.registered).max(1);
+        let spent = time.saturating_mul(workers);
         Some(Nanos(spent / launch.spec.ctas().max(1)))
     }
 

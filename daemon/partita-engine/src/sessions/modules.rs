@@ -331,6 +331,7 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                 entry: kernel.entry,
                 awaits: kernel.awaits,
                 follows: kernel.follows,
+                gives_up: kernel.gives_up,
                 hash: kernel.hash,
                 counting: kernel.counting,
                 params: kernel.params,

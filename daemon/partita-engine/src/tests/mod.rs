@@ -4,6 +4,7 @@ mod alone;
 mod effects;
 pub(crate) mod fake_device;
 mod groups;
+mod messages;
 mod modules;
 mod originals;
 mod policy;

@@ -461,6 +461,7 @@ fn kernel(name: &str) -> PreparedKernel {
         hash: (name.contains("counted") || name.starts_with("brisk")).then(|| name.into()),
         awaits: false,
         follows: name == "following",
+        gives_up: name == "long" || name.contains("ticket"),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
     }
 }

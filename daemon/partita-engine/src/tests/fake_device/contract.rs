@@ -150,6 +150,7 @@ impl Device for FakeDevice {
         operation: OperationId,
         work: Work,
     ) -> Result<(), DeviceError> {
+        self.messages.operations += 1;
         if let Work::Launch(launch) | Work::LaunchOn { launch, .. } = &work {
             let kernel = &self.modules[&launch.module][&*launch.kernel];
             if kernel.registers > 255 {
@@ -187,6 +188,7 @@ impl Device for FakeDevice {
     }
 
     fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
+        self.messages.peeks += 1;
         let bytes = into.len();
         let error = DeviceError::BadRange { address, bytes: u64::try_from(bytes).unwrap() };
         into.copy_from_slice(self.span(address.0, bytes).ok_or(error)?);
@@ -194,6 +196,7 @@ impl Device for FakeDevice {
     }
 
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.messages.pokes += 1;
         let error = DeviceError::BadRange { address, bytes: u64::try_from(bytes.len()).unwrap() };
         self.span(address.0, bytes.len()).ok_or(error)?.copy_from_slice(bytes);
         if u64::try_from(bytes.len()).unwrap() > TOTAL {

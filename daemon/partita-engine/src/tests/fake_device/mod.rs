@@ -102,6 +102,14 @@ enum State {
     Gone,
 }
 
+/// Calls of a device that are messages to a real GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Messages {
+    pub(crate) pokes: usize,
+    pub(crate) peeks: usize,
+    pub(crate) operations: usize,
+}
+
 pub(crate) struct FakeDevice {
     facts: DeviceFacts,
     pub(crate) now: u64,
@@ -147,6 +155,8 @@ pub(crate) struct FakeDevice {
     pub(crate) confines_none: Option<String>,
     /// The SMs of each grid that was kept to some, in order.
     pub(crate) kept_to: Vec<SmSet>,
+    /// Messages that it was sent.
+    pub(crate) messages: Messages,
     /// Modules that wait for that.
     held_loads: Vec<Event>,
 }
@@ -199,6 +209,7 @@ impl FakeDevice {
             confined: BTreeSet::new(),
             confines_none: None,
             kept_to: Vec::new(),
+            messages: Messages::default(),
             held_loads: Vec::new(),
         }
     }
