@@ -139,6 +139,9 @@ fn explaining() {
         "{shown}"
     );
     assert!(shown.contains("  slice       applies: adds 20 bytes of parameters"), "{shown}");
+    for place in ["before the body", "between tasks", "at the end"] {
+        assert!(shown.contains(&format!("waits {place}: ")), "{shown}");
+    }
 
     let output = expect(&mut files.partita(&["ptx", "explain", "--json", "a.ptx"]), 0, &[]);
     let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -162,6 +165,11 @@ fn explaining() {
     assert_eq!(early["form"], "ticket");
     assert_eq!(pass(early, "worker")["refusals"][0]["line"], 27);
     assert_eq!(pass(early, "worker")["registers_added"], serde_json::Value::Null);
+    assert!(worker["round_trips"]["between_tasks"]["round_trips"].is_u64(), "{worker}");
+    let ticket = pass(early, "ticket");
+    assert!(ticket["round_trips"]["before_body"]["fences"].is_u64(), "{ticket}");
+    assert_eq!(ticket["round_trips"]["between_tasks"], serde_json::Value::Null);
+    assert_eq!(pass(scale, "fence")["round_trips"], serde_json::Value::Null);
 }
 
 #[test]

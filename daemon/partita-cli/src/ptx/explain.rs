@@ -6,6 +6,7 @@ use super::{load, machine_code, summarise};
 use crate::failure::Failure;
 use crate::files;
 use clap::Args;
+use partita_ptx::analysis::trips::{self, FormTrips, Trips};
 use partita_ptx::{Blocks, Kernel, KernelForm, KernelReport, Module, Pass, Refusal, WorkerOptions};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -18,9 +19,13 @@ Examples:
       show the form of every kernel, the cost of each pass, and the line that prevents a pass
   partita ptx explain --json vecAdd.ptx | jq '.kernels[] | select(.form == \"original\").name'
       list the kernels whose SMs cannot change while they run
+  partita ptx explain --json vecAdd.ptx | jq '.kernels[].passes[] | {pass, round_trips}'
+      count the round trips to memory that the control block costs a launch
 
 Register counts come from ptxas where PARTITA_PTXAS names it or PATH has it, else from an \
-estimate.";
+estimate.
+Round trips are those that the leader of a CTA waits for, on its cheapest path: loads and atomic
+operations that depend on one another, and fences.";
 
 /// The passes that a kernel is explained for, in the order of the output.
 const PASSES: [Pass; 6] =
@@ -73,7 +78,45 @@ struct PassExplanation {
     registers_added: Option<i64>,
     /// `any`, or `full_rows`: one-dimensional blocks and those whose x extent is a multiple of 32.
     blocks: Option<&'static str>,
+    /// `null` for passes without a control block, and where they cannot be counted.
+    round_trips: Option<RoundTrips>,
     refusals: Vec<RefusalExplanation>,
+}
+
+/// What the leader of a CTA waits for.
+#[derive(Serialize)]
+struct RoundTrips {
+    before_body: Waits,
+    /// `null` where a CTA runs one body.
+    between_tasks: Option<Waits>,
+    at_end: Option<Waits>,
+}
+
+#[derive(Serialize)]
+struct Waits {
+    round_trips: u32,
+    fences: u32,
+}
+
+impl From<FormTrips> for RoundTrips {
+    fn from(trips: FormTrips) -> RoundTrips {
+        let waits = |Trips { trips, fences }| Waits { round_trips: trips, fences };
+        RoundTrips {
+            before_body: waits(trips.before),
+            between_tasks: trips.between.map(waits),
+            at_end: trips.after.map(waits),
+        }
+    }
+}
+
+impl Waits {
+    fn text(&self) -> String {
+        let count = |count: u32, one: &str| match count {
+            1 => format!("1 {one}"),
+            count => format!("{count} {one}s"),
+        };
+        format!("{} and {}", count(self.round_trips, "round trip"), count(self.fences, "fence"))
+    }
 }
 
 #[derive(Serialize)]
@@ -122,7 +165,14 @@ fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
             if let Some(kernel) = places.get(&report.name).and_then(|place| kernels.get_mut(*place))
             {
                 let counts = kernel.registers.zip(after.get(&report.name));
-                kernel.passes.push(explain_pass(pass, report, counts));
+                let trips = report.rewritten().and_then(|rewrite| {
+                    trips::form_trips(&rewritten.module, report.func, rewrite.control)
+                });
+                let explanation = explain_pass(pass, report, counts);
+                kernel.passes.push(PassExplanation {
+                    round_trips: trips.map(RoundTrips::from),
+                    ..explanation
+                });
             }
         }
     }
@@ -172,6 +222,7 @@ fn explain_pass(
             Blocks::Any => "any",
             Blocks::FullRows => "full_rows",
         }),
+        round_trips: None,
         refusals: report.refusals().iter().map(explain_refusal).collect(),
     }
 }
@@ -228,6 +279,16 @@ fn render_pass(text: &mut String, pass: &PassExplanation) {
             _ => "",
         };
         let _ = writeln!(text, "  {name:<11} applies: adds {}{blocks}", added.join(", "));
+    }
+    if let Some(trips) = &pass.round_trips {
+        let places = [
+            ("before the body", Some(&trips.before_body)),
+            ("between tasks", trips.between_tasks.as_ref()),
+            ("at the end", trips.at_end.as_ref()),
+        ];
+        for (place, waits) in places.iter().filter_map(|(place, waits)| Some((place, (*waits)?))) {
+            let _ = writeln!(text, "              waits {place}: {}", waits.text());
+        }
     }
     for refusal in &pass.refusals {
         let line = refusal.line.map(|line| format!("line {line}: ")).unwrap_or_default();
