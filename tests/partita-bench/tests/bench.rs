@@ -227,3 +227,25 @@ fn without_a_gpu_the_benchmark_says_so() {
     command.env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1");
     expect(&mut command, 1, &["no GPU", "--device emu:cd-search-24"]);
 }
+
+#[test]
+fn overhead_of_a_shape_and_of_no_shape() {
+    let base = ["overhead", "--quick", "--spec", "cd-search-24", "--json", "--only"];
+    let output = expect(&mut bench(&[&base[..], &["1 x 32, 3.3 us, barriers"]].concat()), 0, &[]);
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let forms: Vec<_> =
+        json["cells"].as_array().unwrap().iter().map(|cell| &cell["form"]).collect();
+    assert_eq!(forms, ["worker", "ticket"], "{json}");
+    let none = bench(&[&base[..], &["7 x 7"]].concat()).output().unwrap();
+    assert_eq!(none.status.code(), Some(2));
+    assert!(text(&none.stderr).contains("no shape with `7 x 7` in its name"), "{none:?}");
+}
+
+#[test]
+fn overhead_beside_a_neighbour_needs_a_program_and_an_emulated_gpu() {
+    expect(&mut bench(&["overhead", "--beside"]), 2, &["PROGRAM"]);
+    expect(&mut bench(&["overhead", "--beside=  ", "--", "true"]), 2, &["no program is named"]);
+    expect(&mut bench(&["overhead", "--cells", "--", "true"]), 2, &["--cells"]);
+    let on_a_gpu = ["overhead", "--device", "cuda", "--beside", "--", "true"];
+    expect(&mut bench(&on_a_gpu), 2, &["only an emulated GPU tells"]);
+}

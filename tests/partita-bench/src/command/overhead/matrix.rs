@@ -97,9 +97,18 @@ pub struct Found {
     pub metrics: Vec<Metric>,
 }
 
-/// Measures the matrix and the halves.
-pub fn measure(spec: &Spec, quick: bool, seed: u64) -> Result<Found, Failure> {
-    let (shapes, halves) = (matrix(quick), halves(quick));
+/// Measures the shapes of the matrix and of the halves with `only` in their names.
+pub fn measure(spec: &Spec, quick: bool, only: Option<&str>, seed: u64) -> Result<Found, Failure> {
+    let (shapes, halves) = (named(matrix(quick), only), named(halves(quick), only));
+    if shapes.is_empty() && halves.is_empty() {
+        let matrix = if quick { "the part of the matrix" } else { "the matrix" };
+        let (only, example) = (only.unwrap_or_default(), matrix_example(quick));
+        return Err(Failure::new(format!(
+            "{matrix} has no shape with `{only}` in its name: names are like `{example}`, and \
+             `--cells` lists them"
+        ))
+        .with_code(2));
+    }
     let of = shapes.len() + halves.len();
     let mut bar = Bar::new("overhead", "shapes");
     let mut cells = Vec::new();
@@ -131,6 +140,17 @@ pub fn measure(spec: &Spec, quick: bool, seed: u64) -> Result<Found, Failure> {
     }
     bar.end();
     Ok(Found { cells, metrics })
+}
+
+/// The shapes with this text in their names.
+fn named(shapes: Vec<Shape>, text: Option<&str>) -> Vec<Shape> {
+    let text = text.unwrap_or_default();
+    shapes.into_iter().filter(|shape| shape.to_string().contains(text)).collect()
+}
+
+/// The name of a shape.
+fn matrix_example(quick: bool) -> String {
+    matrix(quick).last().map(Shape::to_string).unwrap_or_default()
 }
 
 /// What the cells of a form say.

@@ -1,20 +1,26 @@
 //! `partita bench overhead`: what it costs to be resizable, by the shape of launches, or for one
 //! program.
 
+mod beside;
+mod costs;
 mod matrix;
+mod neighbour;
 mod program;
+mod recorded;
 mod shapes;
 
 use clap::Args;
+use costs::KernelCost;
 use matrix::Cell;
+use neighbour::Neighbour;
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
 use partita_emu::setup::DEFAULT_SPEC;
-use program::KernelCost;
 use serde::Serialize;
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -22,14 +28,20 @@ Examples:
       compare launches of some shapes as workers and as tickets with the originals
   partita bench overhead --cells
       the whole matrix, each shape in each form with its cycles
+  partita bench overhead --only 'long first' --cells
+      only the shapes with these words in their names
   partita bench overhead --json | jq '.cells[] | select(.cycles - .original > .allowance)'
       the shapes outside the goal
   partita bench overhead -- ./scan 100000
       what partitions cost this program, and which of its kernels pay
   partita bench overhead --device emu,patience=60000 --repeat 3 -- ./scan 100000
       the same with a spread, and with patience for a slow host
-  partita bench overhead --beside './saxpy 1000000' -- ./scan 100000
-      the same, and beside a neighbour
+  partita bench overhead --beside -- ./scan 100000
+      the same, and beside the built-in neighbour, which keeps its half of the SMs busy
+  partita bench overhead --beside='./saxpy 1000000' -- ./scan 100000
+      the same beside another program
+  partita bench overhead --json -- ./scan 100000 | jq '.kernels[0], .notes'
+      the kernel that loses most time, and what limits the figures
 
 Times are the emulated GPU's: a slow host changes nothing.";
 
@@ -53,6 +65,10 @@ pub struct OverheadArgs {
     #[arg(long)]
     cells: bool,
 
+    /// Measure only the shapes whose name contains this text, such as `264 x 256`.
+    #[arg(long, value_name = "TEXT")]
+    only: Option<String>,
+
     /// Print JSON, with all cells or kernels.
     #[arg(long)]
     json: bool,
@@ -66,12 +82,18 @@ pub struct OverheadArgs {
           value_parser = clap::value_parser!(u16).range(1..))]
     repeat: u16,
 
-    /// A neighbour beside which the program is measured too, with its arguments between spaces.
-    #[arg(long, value_name = "PROGRAM ARGS", requires = "program")]
-    beside: Option<String>,
+    /// Measure the program beside a neighbour too: the one that is built in, or a program with its
+    /// arguments between spaces.
+    #[arg(long, value_name = "PROGRAM ARGS", requires = "program", num_args = 0..=1,
+          require_equals = true, default_missing_value = "", value_parser = Neighbour::parse)]
+    beside: Option<Neighbour>,
+
+    /// Be the built-in neighbour on the daemon with its sockets in this folder.
+    #[arg(long, value_name = "DIR", hide = true)]
+    be_neighbour: Option<PathBuf>,
 
     /// The program to measure in place of the matrix, with its arguments.
-    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["quick", "cells"])]
+    #[arg(last = true, value_name = "PROGRAM", conflicts_with_all = ["quick", "cells", "only"])]
     program: Vec<OsString>,
 }
 
@@ -95,14 +117,18 @@ struct OfProgram<'a> {
 impl OverheadArgs {
     /// Measures.
     pub fn execute(&self) -> Result<Vec<u8>, Failure> {
-        if self.program.is_empty() { self.shapes() } else { self.one_program() }
+        match &self.be_neighbour {
+            Some(folder) => neighbour::run(folder),
+            None if self.program.is_empty() => self.shapes(),
+            None => self.one_program(),
+        }
     }
 
     fn one_program(&self) -> Result<Vec<u8>, Failure> {
         let found = program::measure(
             &self.device,
             &self.program,
-            self.beside.as_deref(),
+            self.beside.as_ref(),
             self.repeat.into(),
         )?;
         let device = self.device.clone();
@@ -114,7 +140,7 @@ impl OverheadArgs {
         }
         let mut text = report.table();
         if !found.kernels.is_empty() {
-            text.push_str(&program::table(&found.kernels));
+            text.push_str(&costs::table(&found.kernels));
         }
         for note in &found.notes {
             text.push_str(&format!("\n{note}\n"));
@@ -124,7 +150,7 @@ impl OverheadArgs {
 
     fn shapes(&self) -> Result<Vec<u8>, Failure> {
         let spec = Spec::find(&self.spec)?;
-        let found = matrix::measure(&spec, self.quick, self.seed)?;
+        let found = matrix::measure(&spec, self.quick, self.only.as_deref(), self.seed)?;
         let report = Report {
             bench: "overhead".into(),
             device: spec.name,
