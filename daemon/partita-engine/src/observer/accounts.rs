@@ -44,7 +44,7 @@ impl Accounts {
     }
 
     /// Applications that take part in sharing, with their accounts.
-    pub(super) fn active(&self) -> impl Iterator<Item = (ApplicationId, &Account)> + Clone {
+    pub(super) fn active(&self) -> impl Iterator<Item = (ApplicationId, &Account)> {
         self.active.iter().filter_map(|&id| Some((id, self.all.get(&id)?)))
     }
 

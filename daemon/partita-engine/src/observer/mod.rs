@@ -98,14 +98,15 @@ impl Observer {
         idle_grace: Nanos,
         is_policed: impl Fn(ApplicationId) -> bool,
     ) -> Option<Nanos> {
-        let policed = self.accounts.active().filter(|(id, _)| is_policed(*id));
-        let active = || policed.clone().map(|(_, account)| account);
-        if !active().any(Account::has_work) {
+        // Few applications of a crowd have work: they are asked first.
+        let is_active = |id| self.account(id).is_some_and(Account::is_active);
+        if !self.at_work().any(|id| is_active(id) && is_policed(id)) {
             return None;
         }
         // The policy knows only who was idle when it last looked.
-        let idle = active().filter(|account| !account.has_work());
-        let grace = idle.map(|account| account.idle_since() + idle_grace).min();
+        let idle = self.accounts.active().filter(|(_, account)| !account.has_work());
+        let idle = idle.filter(|(id, _)| is_policed(*id));
+        let grace = idle.map(|(_, account)| account.idle_since() + idle_grace).min();
         grace.into_iter().chain(self.policy.next_at()).min()
     }
 
