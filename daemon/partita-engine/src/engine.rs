@@ -224,6 +224,11 @@ impl Engine {
         (config.no_progress, config.alone) = (nanos(limits.no_progress_ms), nanos(limits.alone_ms));
     }
 
+    /// Changes whether first launches of kernels are counted from now on.
+    pub fn set_profiling(&mut self, profiling: bool) {
+        self.common.config.profiling = profiling;
+    }
+
     /// When kernels run as they were written although they have another form.
     #[must_use]
     pub fn originals(&self) -> Originals {

@@ -92,8 +92,8 @@ impl Pool {
         Ok(Pool { jobs, outcomes, news })
     }
 
-    /// Prepares an image when a thread is free. An image that was prepared before may come as it
-    /// was prepared then, with or without originals.
+    /// Prepares an image when a thread is free. An image that was prepared before comes as it was
+    /// prepared then, if it was prepared with the same `originals`.
     pub fn submit(
         &self,
         (session, module): (SessionId, ModuleHandle),
@@ -146,23 +146,24 @@ fn prepare_once(
     purpose: &Purpose,
 ) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
+    let key = Key { image, originals: target.originals };
     let unbounded = match purpose {
-        Purpose::Run => lock().get(&image),
+        Purpose::Run => lock().get(&key),
         // As it was, and now that is known.
-        Purpose::RunWithin(of) if of.is_empty() => lock().get(&image).map(settled),
+        Purpose::RunWithin(of) if of.is_empty() => lock().get(&key).map(settled),
         _ => None,
     };
     if let Some(prepared) = unbounded {
         if *purpose != Purpose::Run {
-            lock().insert(image, Arc::clone(&prepared));
+            lock().insert(key, Arc::clone(&prepared));
         }
         return Ok(prepared);
     }
     // A panic is a bug of Partita. It must cost only this module, not the data plane.
-    let result = catch_unwind(AssertUnwindSafe(|| prepare(&image, target, purpose)))
+    let result = catch_unwind(AssertUnwindSafe(|| prepare(&key.image, target, purpose)))
         .unwrap_or_else(|_| {
-            tracing::error!(bytes = image.bytes.len(), kind = ?image.kind, "preparing a module \
-            panicked");
+            let Image { bytes, kind, .. } = &key.image;
+            tracing::error!(bytes = bytes.len(), ?kind, "preparing a module panicked");
             let text = "Partita's compiler failed on this module: please report it with the \
             program"
                 .to_owned();
@@ -170,23 +171,30 @@ fn prepare_once(
         });
     let prepared = Arc::new(result?);
     if !matches!(purpose, Purpose::Registers(_)) {
-        lock().insert(image, Arc::clone(&prepared));
+        lock().insert(key, Arc::clone(&prepared));
     }
     Ok(prepared)
 }
 
-/// Prepared modules by their images. Above `limit` bytes in total the least recently used module
+/// What decides how a module is prepared to run on the pool's device.
+#[derive(PartialEq, Eq, Hash)]
+struct Key {
+    image: Image,
+    originals: Originals,
+}
+
+/// Prepared modules by their keys. Above `limit` bytes in total the least recently used module
 /// goes first. The hasher is keyed, because clients choose the images.
 struct Cache {
-    entries: LruCache<Image, Arc<Prepared>, RandomState>,
+    entries: LruCache<Key, Arc<Prepared>, RandomState>,
     bytes: usize,
     limit: usize,
 }
 
 /// Bytes of an entry.
-fn bytes(image: &Image, prepared: &Prepared) -> usize {
+fn bytes(key: &Key, prepared: &Prepared) -> usize {
     let module = &prepared.module;
-    image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
+    key.image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
 }
 
 impl Cache {
@@ -194,22 +202,22 @@ impl Cache {
         Cache { entries: LruCache::unbounded_with_hasher(RandomState::new()), bytes: 0, limit }
     }
 
-    fn get(&mut self, image: &Image) -> Option<Arc<Prepared>> {
-        self.entries.get(image).map(Arc::clone)
+    fn get(&mut self, key: &Key) -> Option<Arc<Prepared>> {
+        self.entries.get(key).map(Arc::clone)
     }
 
-    fn insert(&mut self, image: Image, prepared: Arc<Prepared>) {
-        let size = bytes(&image, &prepared);
+    fn insert(&mut self, key: Key, prepared: Arc<Prepared>) {
+        let size = bytes(&key, &prepared);
         if size > self.limit {
             return;
         }
         self.bytes += size;
-        if let Some((image, old)) = self.entries.push(image, prepared) {
-            self.bytes -= bytes(&image, &old);
+        if let Some((key, old)) = self.entries.push(key, prepared) {
+            self.bytes -= bytes(&key, &old);
         }
         while self.bytes > self.limit {
-            let Some((image, old)) = self.entries.pop_lru() else { return };
-            self.bytes -= bytes(&image, &old);
+            let Some((key, old)) = self.entries.pop_lru() else { return };
+            self.bytes -= bytes(&key, &old);
         }
     }
 }
@@ -228,6 +236,10 @@ mod tests {
         }
     }
 
+    fn key(text: &str) -> Key {
+        Key { image: image(text), originals: Originals::Alone }
+    }
+
     fn prepared(text: &str) -> Arc<Prepared> {
         let module =
             PreparedModule { ptx: text.into(), code: None, kernels: Vec::new(), lines: None };
@@ -238,26 +250,29 @@ mod tests {
     fn the_least_recently_used_goes_first() {
         let mut cache = Cache::new(9);
         for text in ["a", "b", "c"] {
-            cache.insert(image(text), prepared("xx"));
+            cache.insert(key(text), prepared("xx"));
         }
-        assert!(cache.get(&image("a")).is_some());
-        cache.insert(image("d"), prepared("xx"));
-        assert!(cache.get(&image("b")).is_none());
+        assert!(cache.get(&key("a")).is_some());
+        cache.insert(key("d"), prepared("xx"));
+        assert!(cache.get(&key("b")).is_none());
         for text in ["a", "c", "d"] {
-            assert!(cache.get(&image(text)).is_some(), "{text}");
+            assert!(cache.get(&key(text)).is_some(), "{text}");
         }
-        cache.insert(image("d"), prepared("xx"));
+        cache.insert(key("d"), prepared("xx"));
         assert_eq!(cache.bytes, 9);
-        cache.insert(image("too large for it"), prepared("xx"));
+        cache.insert(key("too large for it"), prepared("xx"));
         assert_eq!(cache.entries.len(), 3);
     }
 
     #[test]
-    fn an_image_is_its_bytes_and_its_kind() {
+    fn a_key_is_an_images_bytes_its_kind_and_its_originals() {
         let mut cache = Cache::new(100);
-        cache.insert(image("a"), prepared("x"));
-        assert!(cache.get(&Image { kind: ImageKind::PtxZstd, ..image("a") }).is_none());
-        assert!(cache.get(&Image { unpacked_bytes: 2, ..image("a") }).is_none());
+        cache.insert(key("a"), prepared("x"));
+        let of = |image| Key { image, ..key("a") };
+        assert!(cache.get(&of(image("a"))).is_some());
+        assert!(cache.get(&of(Image { kind: ImageKind::PtxZstd, ..image("a") })).is_none());
+        assert!(cache.get(&of(Image { unpacked_bytes: 2, ..image("a") })).is_none());
+        assert!(cache.get(&Key { originals: Originals::Never, ..key("a") }).is_none());
     }
 
     #[test]

@@ -532,11 +532,16 @@ DONE:
         );
     }
 
+    /// Forms, and originals only where forms cannot serve every launch.
+    fn forms_only() -> Target {
+        Target { originals: Originals::Never, ..Target::from(Sharing::Spatial) }
+    }
+
     #[test]
     fn kernels_get_their_form() {
         let prepared = prepare(
             &image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()),
-            Sharing::Spatial,
+            forms_only(),
             &Purpose::Run,
         )
         .unwrap();
@@ -581,7 +586,7 @@ DONE:
         let text = text.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
         let prepared = prepare(
             &image(ImageKind::Ptx, text.len(), text.as_bytes()),
-            Sharing::Spatial,
+            forms_only(),
             &Purpose::Run,
         )
         .unwrap();
@@ -619,7 +624,7 @@ DONE:
         assert_eq!(stores.map(|(_, line)| *line).collect::<Vec<_>>(), [24; 4]);
         let plain = prepare(
             &image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes()),
-            Sharing::Spatial,
+            forms_only(),
             &Purpose::Run,
         )
         .unwrap();
@@ -632,7 +637,7 @@ DONE:
         let text = TEXT.replace("DONE:\n", "shfl.sync.down.b32 %r5, %r5, 1, 31, -1;\nDONE:\n");
         let prepared = prepare(
             &image(ImageKind::Ptx, text.len(), text.as_bytes()),
-            Sharing::Spatial,
+            forms_only(),
             &Purpose::Run,
         )
         .unwrap();
@@ -647,7 +652,7 @@ DONE:
     #[test]
     fn a_form_is_bounded_by_what_the_original_has() {
         let image = image(ImageKind::Ptx, TEXT.len(), TEXT.as_bytes());
-        let to = |purpose: &Purpose| prepare(&image, Sharing::Spatial, purpose).unwrap().module;
+        let to = |purpose: &Purpose| prepare(&image, forms_only(), purpose).unwrap().module;
         let is = |module: &PreparedModule, bound: RegisterBound| {
             module.kernels.iter().all(|kernel| kernel.registers == bound)
         };

@@ -24,13 +24,13 @@ pub struct GpuConfig {
 }
 
 /// When kernels that have another form run as they were written.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Originals {
     /// In short launches of an application that has the GPU to itself.
+    #[default]
     Alone,
     /// Only where the other form cannot serve the launch.
-    #[default]
     Never,
 }
 

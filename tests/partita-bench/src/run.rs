@@ -12,14 +12,14 @@ use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity};
-use partita_gpu::prepare::prepare;
+use partita_gpu::prepare::{Target, prepare};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
-    PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
+    Originals, PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
 };
 use partita_policy::explain;
 use serde::{Deserialize, Serialize};
@@ -184,7 +184,10 @@ impl<'a> Stage<'a> {
         // Only searches want profiles, and what is counted takes longer.
         let search = how.arrangement.search();
         let profiling = search.is_some() || how.arrangement == Arrangement::Count;
-        let config = EngineConfig { trace_entries: 0, profiling, ..EngineConfig::default() };
+        // Applications alone are measured as workers, too.
+        let originals = Originals::Never;
+        let config =
+            EngineConfig { trace_entries: 0, profiling, originals, ..EngineConfig::default() };
         let mut engine =
             Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
         for (hash, shapes) in &how.profiles {
@@ -492,8 +495,10 @@ impl<'a> Stage<'a> {
                         unpacked_bytes: text.len() as u64,
                         bytes: text.as_bytes().into(),
                     };
+                    let originals = self.engine.originals();
+                    let target = Target { originals, ..self.sharing.into() };
                     let prepared =
-                        prepare(&image, self.sharing, &purpose).map(|prepared| prepared.module);
+                        prepare(&image, target, &purpose).map(|prepared| prepared.module);
                     self.engine.handle_prepared(&mut self.device, session, module, prepared);
                 }
                 Action::Sticky { session, code, text } => {

@@ -77,6 +77,8 @@ impl Shell {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
                 self.engine.set_originals(config.originals);
+                // No other policy looks at profiles, and what is counted takes longer.
+                self.engine.set_profiling(config.policy.partitioner.compares_speeds());
                 self.engine.set_quotas(&config.quotas);
                 self.set_unfenced(&config.unfenced);
                 self.engine.set_policy(self.device.as_mut(), deciders);

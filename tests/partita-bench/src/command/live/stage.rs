@@ -14,7 +14,7 @@ use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
-    ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, SessionId, SmSet, TenantId,
+    ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, Originals, SessionId, SmSet, TenantId,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -49,7 +49,9 @@ impl Stage {
 
     /// An empty one on a device.
     pub fn on(device: Box<dyn Device>) -> Result<Stage, Failure> {
-        let config = EngineConfig { trace_entries: 1 << 22, ..EngineConfig::default() };
+        // What is measured are workers.
+        let originals = Originals::Never;
+        let config = EngineConfig { trace_entries: 1 << 22, originals, ..EngineConfig::default() };
         let preparer = |target: Target, purpose: &Purpose| {
             prepare(&image_of(KERNELS), target, purpose).map(|prepared| prepared.module)
         };
@@ -253,7 +255,9 @@ impl Stage {
                     self.replies.insert(sequence, (code, payload));
                 }
                 Action::Prepare { session, module, purpose, .. } => {
-                    let result = (self.preparer)(Target::of(self.device.as_mut()), &purpose);
+                    let originals = self.engine.originals();
+                    let target = Target { originals, ..Target::of(self.device.as_mut()) };
+                    let result = (self.preparer)(target, &purpose);
                     self.engine.handle_prepared(self.device.as_mut(), session, module, result);
                 }
                 Action::Released { session } => {

@@ -12,7 +12,7 @@ use partita_cli::report::Metric;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{EngineConfig, KernelForm, PrepareError, PreparedModule, Purpose};
 use partita_gpu::prepare::{Target, prepare};
-use partita_model::{DeviceAddress, Nanos, SessionId, Sharing};
+use partita_model::{DeviceAddress, Nanos, Originals, SessionId, Sharing};
 use partita_ptx::{Ends, WorkerOptions, cancel_with};
 use serde::Serialize;
 
@@ -220,7 +220,8 @@ fn module(form: Form, target: Target, purpose: &Purpose) -> Result<PreparedModul
 fn stage(spec: Spec, form: Form) -> Result<Stage, Failure> {
     let sharing = if form == Form::Original { Sharing::Mps } else { Sharing::Spatial };
     let gpu = EmulatedGpu::new(spec, Options { sharing, ..Options::default() });
-    let config = EngineConfig { profiling: false, ..EngineConfig::default() };
+    let originals = Originals::Never;
+    let config = EngineConfig { profiling: false, originals, ..EngineConfig::default() };
     let preparer = move |target: Target, purpose: &Purpose| module(form, target, purpose);
     Stage::with(Box::new(gpu), config, Box::new(preparer))
 }
