@@ -77,7 +77,7 @@ impl Engine {
         result: Result<PreparedModule, PrepareError>,
     ) {
         self.turn(device, |machines, turn| {
-            machines.sessions.prepared(turn, session, module, result);
+            machines.prepared(turn, session, module, result);
         });
     }
 
@@ -124,6 +124,12 @@ impl Engine {
             machines.observer.open_account(grant.application, turn.now());
             Ok(grant)
         })
+    }
+
+    /// Whether a module of a session waits for launches of others. The device should go on.
+    #[must_use]
+    pub fn holds_module(&self, session: SessionId) -> bool {
+        self.machines.sessions.holds_module(session)
     }
 
     /// Gives a session the memory that its copies name by ranges ([`crate::ArenaRange`]).

@@ -23,6 +23,8 @@ pub(crate) struct Kernel {
     pub(crate) follows: bool,
     /// Whether the control block may tell a fault ([`crate::PreparedKernel::gives_up`]).
     pub(crate) gives_up: bool,
+    /// Whether the time of its CTAs has no bound that the code shows.
+    pub(crate) loops: bool,
     /// A name for the kernel's code.
     pub(crate) hash: Option<Arc<str>>,
     /// The entry that counts, and what the device says of it.

@@ -78,6 +78,9 @@ pub struct PreparedKernel {
     /// ([`partita_model::control::FAULT`]): `trap` and failed assertions do, where they would end
     /// everything on the device ([`partita_device::Guards::ends`]).
     pub gives_up: bool,
+    /// Whether it may loop or recurse: the code of others ends after each instruction was executed
+    /// once.
+    pub loops: bool,
     /// The entry of its worker form that counts, if there is one: it takes one more parameter, a
     /// `u64` before that of the control block, the address of the count block
     /// ([`partita_model::profile`]).

@@ -68,6 +68,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 awaits: false,
                 follows: false,
                 gives_up: false,
+                loops: true,
                 counting: None,
             }
         })

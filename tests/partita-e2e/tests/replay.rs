@@ -21,7 +21,9 @@ fn a_run_of_two_programs_is_replayed_to_the_bit() {
     let recording = folder.path().join("run.rec");
     let device =
         format!("emu:cd-search-24,sharing=spatial,together=2,record={}", recording.display());
-    let daemon = Daemon::start(&device);
+    // Workers are replayed, with what the engine writes into their control blocks.
+    let config = "[policy]\npartitioner = \"even\"\noriginals = \"never\"\n";
+    let daemon = Daemon::with_config(&device, config);
     let children = [("vecAdd", "100000"), ("poly", "40000")].map(|(name, size)| {
         let mut command = daemon.run(&toolchain::program(name));
         command.arg(size).stdout(Stdio::piped()).spawn().expect("partita can be started")

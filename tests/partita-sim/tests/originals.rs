@@ -20,19 +20,22 @@ struct Alone {
     data: u64,
 }
 
+fn identity(session: SessionId) -> SessionIdentity {
+    SessionIdentity {
+        session,
+        tenant: TenantId(1000),
+        pid: 1,
+        program: "alone".to_owned(),
+        tag: None,
+    }
+}
+
 impl Alone {
     fn new(sharing: Sharing, originals: Originals) -> Self {
         let options = Options { sharing, ..Options::default() };
         let device = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), options);
         let config = EngineConfig { originals, profiling: false, ..EngineConfig::default() };
         let mut world = World::new(device, config, false).unwrap();
-        let identity = |session| SessionIdentity {
-            session,
-            tenant: TenantId(1000),
-            pid: 1,
-            program: "alone".to_owned(),
-            tag: None,
-        };
         let (session, _) = world.open(identity).unwrap();
         let mut alone = Alone { world, session, data: 0 };
         alone.ask(Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE });
@@ -96,7 +99,7 @@ impl Alone {
 
 #[test]
 fn short_launches_alone_cost_what_they_cost_as_written() {
-    for ctas in [1, 48, 192, 768] {
+    for ctas in [1, 48, 192, 768, 3072] {
         let mut as_written = Alone::new(Sharing::Mps, Originals::Never);
         let mut workers = Alone::new(Sharing::Spatial, Originals::Never);
         let mut alone = Alone::new(Sharing::Spatial, Originals::Alone);
@@ -110,9 +113,10 @@ fn short_launches_alone_cost_what_they_cost_as_written() {
 }
 
 #[test]
-fn long_launches_alone_run_as_workers() {
-    // 45 us in 16 rounds of CTAs.
+fn long_launches_beside_an_idle_program_run_as_workers() {
+    // 45 us in 16 rounds of CTAs, beside another program that is connected.
     let mut alone = Alone::new(Sharing::Spatial, Originals::Alone);
+    alone.world.open(identity).unwrap();
     alone.time(3072, 4);
     assert_eq!(alone.as_written(), 0);
 }

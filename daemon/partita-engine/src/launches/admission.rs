@@ -19,8 +19,8 @@
 //! flight ends without it.
 
 use super::Launches;
-use super::spec::{Launch, Pending, Place};
-use crate::observer::Expected;
+use super::spec::{Launch, Outlook, Pending, Place};
+use crate::observer::{Expected, SHORT};
 use crate::turn::Turn;
 use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, SessionId, Sharing, StreamId};
 
@@ -120,20 +120,29 @@ impl Launches {
     }
 
     /// What is expected of a launch that has started.
-    pub(crate) fn expect(&mut self, id: LaunchId, expected: Option<Expected>) {
+    pub(crate) fn expect(&mut self, id: LaunchId, outlook: Option<Outlook>) {
         if let Some(launch) = self.records.get_mut(&id) {
-            launch.expected = expected;
+            launch.outlook = outlook;
         }
     }
 
-    /// What is expected of all launches that the device has of an application. `None` where that is
-    /// unknown of one, or where one runs longer than it may.
+    /// What is expected of all launches that the device has of an application, from now on. `None`
+    /// where that is unknown of one, or where one runs longer than it may.
     pub(crate) fn expected_of(&self, application: ApplicationId, now: Nanos) -> Option<Expected> {
         let own = self.records.values().filter(|launch| launch.place.application == application);
         own.filter(|launch| !launch.main_done).try_fold(Expected::default(), |sum, launch| {
-            let expected = launch.expected?;
-            let runs = now.saturating_sub(launch.begun.unwrap_or(now));
-            (runs <= expected.bound()).then(|| sum.and(expected))
+            let Outlook { expected, limit } = launch.outlook?;
+            let run = now.saturating_sub(launch.begun.unwrap_or(now));
+            (run <= expected.bound(limit)).then(|| sum.and(expected.after(run)))
+        })
+    }
+
+    /// Whether another application has originals in flight that began when it was the only one.
+    pub(crate) fn is_lent_to_another(&self, application: ApplicationId) -> bool {
+        let mut others = self.records.values().filter(|l| l.place.application != application);
+        others.any(|launch| {
+            let is_long = launch.outlook.is_some_and(|outlook| outlook.limit > SHORT);
+            is_long && launch.is_original() && !launch.main_done
         })
     }
 

@@ -110,8 +110,8 @@ impl Launches {
             sms,
         };
         let (id, watch) = (spec.id, Watch::new(turn.now()));
-        let (run, begun, expected) = (Run::MachineCode(sms), None, None);
-        let launch = Launch { place, spec, main_done: false, begun, expected, watch, run };
+        let (run, begun, outlook) = (Run::MachineCode(sms), None, None);
+        let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         self.records.insert(id, Box::new(launch));
         Start::Submit(work)
     }

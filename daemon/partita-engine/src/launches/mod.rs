@@ -36,7 +36,7 @@ pub(crate) use check::{Checker, fence};
 pub(crate) use endings::code_of;
 pub(crate) use original::BARRIER;
 pub(crate) use params::Hidden;
-pub(crate) use spec::{Count, Form, FormKind, Launch, Pending, Place, Spec, Start};
+pub(crate) use spec::{Count, Form, FormKind, Launch, Outlook, Pending, Place, Spec, Start};
 pub use watchdog::CancelError;
 pub(crate) use worker::{Measured, Staffing};
 

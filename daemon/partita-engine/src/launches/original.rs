@@ -103,8 +103,8 @@ impl Launches {
         });
         let (id, watch) = (spec.id, Watch::new(turn.now()));
         let run = Run::Original(Original { workspace, barrier, keeps_to_partition });
-        let (begun, expected) = (None, None);
-        let launch = Launch { place, spec, main_done: false, begun, expected, watch, run };
+        let (begun, outlook) = (None, None);
+        let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         self.records.insert(id, Box::new(launch));
         Start::Submit(work)
     }

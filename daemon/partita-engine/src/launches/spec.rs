@@ -214,6 +214,14 @@ pub(crate) enum Start {
     Failed,
 }
 
+/// What is expected of a launch at its start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Outlook {
+    pub(crate) expected: Expected,
+    /// The time for which a newcomer may wait, in addition to that of the longest CTA.
+    pub(crate) limit: Nanos,
+}
+
 /// A launch whose main grid has been submitted.
 pub(crate) struct Launch {
     pub(super) place: Place,
@@ -222,7 +230,7 @@ pub(crate) struct Launch {
     /// Device time at which the launch became the first of its stream.
     pub(super) begun: Option<Nanos>,
     /// What was expected of it at its start.
-    pub(super) expected: Option<Expected>,
+    pub(super) outlook: Option<Outlook>,
     pub(super) watch: Watch,
     pub(super) run: Run,
 }
@@ -315,7 +323,7 @@ impl Launch {
     }
 
     /// What was expected of the launch at its start.
-    pub(crate) fn expected(&self) -> Option<Expected> {
-        self.expected
+    pub(crate) fn outlook(&self) -> Option<Outlook> {
+        self.outlook
     }
 }

@@ -174,8 +174,8 @@ impl Launches {
             None => Run::Ticket(ticket::Ticket::new(claims)),
         };
         let watch = Watch::new(turn.now());
-        let (begun, expected) = (None, None);
-        let launch = Launch { place, spec, main_done: false, begun, expected, watch, run };
+        let (begun, outlook) = (None, None);
+        let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         let launch = Box::new(launch);
         let work = match &launch.run {
             Run::Ticket(_) => ticket::wait(block, launch.spec.total()),

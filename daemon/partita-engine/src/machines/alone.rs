@@ -6,18 +6,27 @@
 //! - its module has the original beside the form, and nothing forbids that ([`Pending::is_free`]);
 //! - its application holds every SM, and none is stalled or without power;
 //! - no other application has a launch queued, waiting or in flight;
-//! - the launch and all of its application's launches in flight are expected to be over within the
-//!   time after which workers would leave ([`Expected::is_short`]).
+//! - a newcomer waits no longer for the launch and all of its application's launches in flight
+//!   than it may, by what is expected of them ([`crate::observer::Expected::is_within`]).
 //!
 //! Such a launch keeps to its application's partition, which is the whole GPU. Borders do not move
 //! to SMs before it is over ([`crate::handover`]). What starts after a newcomer has come runs as
 //! workers.
+//!
+//! An application that is the only one connected may start longer launches ([`LONG`]). A newcomer's
+//! modules are then given to the device when these launches are over, but no later than [`LONG`]
+//! after they were prepared. A real GPU loads no module before either.
 
 use super::Machines;
-use crate::launches::{Checker, Launch, Pending, Place};
-use crate::observer::Expected;
+use crate::launches::{Checker, Launch, Outlook, Pending, Place};
+use crate::observer::{LONG, SHORT, Took};
 use crate::turn::Turn;
-use partita_model::{ApplicationId, LaunchId, Nanos, Originals, Sharing, Timekeeping};
+use crate::{ModuleHandle, PrepareError, PreparedModule};
+use partita_model::{ApplicationId, LaunchId, Nanos, Originals, SessionId, Sharing, Timekeeping};
+
+/// The shortest launch that waits for the one before it. The device waits for the host then, which
+/// takes about 10 µs.
+const WORTH_A_PAUSE: Nanos = Nanos(1_000_000);
 
 /// The form in which a launch of workers or tickets starts now.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -37,7 +46,7 @@ impl Machines {
         turn: &Turn<'_>,
         place: Place,
         pending: &Pending,
-    ) -> (Option<Expected>, Now) {
+    ) -> (Option<Outlook>, Now) {
         if turn.config().originals == Originals::Never || !pending.is_free() {
             return (None, Now::AsQueued);
         }
@@ -45,18 +54,32 @@ impl Machines {
         let Some((expected, is_allowed)) = self.observer.expected(&pending.spec, places) else {
             return (None, Now::AsQueued);
         };
+        let limit = self.limit(place.application);
+        let outlook = Some(Outlook { expected, limit });
         let is_alone = self.has_gpu(turn, place.application);
-        if !is_allowed || !is_alone || !expected.is_short() || !self.fits(turn, pending) {
-            return (Some(expected), Now::AsQueued);
+        if !is_allowed || !is_alone || !expected.is_within(limit) || !self.fits(turn, pending) {
+            return (outlook, Now::AsQueued);
         }
-        let ahead = self.launches.expected_of(place.application, turn.now());
-        let now = match ahead {
-            Some(ahead) if ahead.and(expected).is_short() => Now::AsWritten,
-            // The end of one of these lets the stream go on.
-            Some(ahead) if ahead.is_short() && self.launches.on_stream(place) > 1 => Now::Later,
-            _ => Now::AsQueued,
+        let Some(ahead) = self.launches.expected_of(place.application, turn.now()) else {
+            return (outlook, Now::AsQueued);
         };
-        (Some(expected), now)
+        if ahead.and(expected).is_within(limit) {
+            return (outlook, Now::AsWritten);
+        }
+        let may_pause = match self.launches.on_stream(place) {
+            0 => false,
+            1 => expected.time >= WORTH_A_PAUSE,
+            _ => true,
+        };
+        // The end of one of these lets the stream go on.
+        let now = if may_pause && ahead.is_within(limit) { Now::Later } else { Now::AsQueued };
+        (outlook, now)
+    }
+
+    /// The time for which a newcomer may wait, in addition to that of the longest CTA.
+    fn limit(&self, application: ApplicationId) -> Nanos {
+        let is_only = self.sessions.applications().all(|(id, _)| id == application);
+        if is_only { LONG } else { SHORT }
     }
 
     /// Whether an application holds every SM, and no other has work.
@@ -98,7 +121,39 @@ impl Machines {
         let Some(time) = launch.time_whole(end) else { return };
         let (spec, is_original) = (launch.spec(), launch.is_original());
         let places = self.places(turn, spec.cta);
-        self.observer.saw_launch(turn, spec, (time, is_original), places);
+        // What holds now may not have held when the launch began.
+        let began = launch.outlook().filter(|_| is_original).map(|outlook| outlook.limit);
+        let limit = began.unwrap_or_else(|| self.limit(launch.place().application));
+        self.observer.saw_launch(turn, spec, Took { time, is_original, limit }, places);
+    }
+
+    // Newcomers.
+
+    /// Takes a module that the shell has prepared. A newcomer's waits for launches that began when
+    /// nobody else was connected.
+    pub(crate) fn prepared(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        module: ModuleHandle,
+        result: Result<PreparedModule, PrepareError>,
+    ) {
+        let application = self.sessions.get(session).map(|session| session.application());
+        if application.is_some_and(|id| self.launches.is_lent_to_another(id)) {
+            self.sessions.hold_module((session, module), result, turn.now() + LONG);
+        } else {
+            self.sessions.prepared(turn, session, module, result);
+        }
+    }
+
+    /// Goes on with the modules of newcomers that need not wait any longer.
+    pub(super) fn let_modules_in(&mut self, turn: &mut Turn<'_>) {
+        while let Some((session, module)) = self.sessions.held_module(|session, until| {
+            let is_lent = self.launches.is_lent_to_another(session.application());
+            !is_lent || until <= turn.now()
+        }) {
+            self.sessions.let_module_in(turn, (session, module));
+        }
     }
 }
 

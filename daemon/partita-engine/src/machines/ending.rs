@@ -139,6 +139,7 @@ impl Machines {
     fn finish(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<(), Bug> {
         let gone = self.launches.finish(turn, &mut self.handover, id)?;
         let Some(gone) = gone else { return Ok(()) };
+        self.let_modules_in(turn);
         if let Some((session, barrier)) = gone.barrier() {
             self.sessions.free_zeroed(turn, session, barrier);
         }
@@ -246,6 +247,7 @@ impl Machines {
         self.launches.device_lost();
         self.handover.device_lost(turn.facts());
         self.observer.device_lost(|id| self.sessions.application(id).is_some());
+        self.let_modules_in(turn);
         turn.log_error(None, text);
         turn.act(Action::DeviceLost { reason });
     }

@@ -209,7 +209,7 @@ impl Machines {
             return Start::Wait(pending);
         }
         let (id, kind) = (pending.spec.id, pending.kind());
-        let (expected, now) = self.form_now(turn, place, &pending);
+        let (outlook, now) = self.form_now(turn, place, &pending);
         match now {
             Now::AsQueued => {}
             Now::AsWritten => pending.set_as_written(),
@@ -241,8 +241,8 @@ impl Machines {
         };
         match start {
             Start::Submit(work) => {
-                if expected.is_some() {
-                    self.launches.expect(id, expected);
+                if outlook.is_some() {
+                    self.launches.expect(id, outlook);
                 }
                 self.starts(turn, place);
                 Start::Submit(work)
@@ -306,7 +306,7 @@ impl Machines {
     fn expected_time(&self, turn: &Turn<'_>, id: LaunchId) -> Option<Nanos> {
         let launch = self.launches.get(id)?;
         if launch.is_original() {
-            return Some(launch.expected()?.time);
+            return Some(launch.outlook()?.expected.time);
         }
         let (spec, workers) = self.launches.entered_workers(&self.handover, id)?;
         let Some(cta) = self.observer.cta_time(spec) else { return Some(turn.config().ahead) };

@@ -33,6 +33,7 @@ impl Machines {
         if self.launches.is_anyone_waiting() {
             turn.push(Effect::PumpWaiting);
         }
+        self.let_modules_in(turn);
         let is_moving = self.handover.is_pending() || self.launches.is_unsure(now);
         if !is_moving && !lacking {
             let retired = self.launches.retire_helpers(turn, longest_task);

@@ -21,7 +21,7 @@ mod profiling;
 
 pub(crate) use account::Account;
 pub(crate) use cta_times::task_size;
-pub(crate) use launch_times::Expected;
+pub(crate) use launch_times::{Expected, LONG, SHORT, Took};
 pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
 
 use crate::LogLevel;
@@ -211,26 +211,16 @@ impl Observer {
     /// What is expected of a launch in its original form on the whole GPU, which has `places` for
     /// its CTAs, and whether that form may run.
     pub(crate) fn expected(&self, spec: &Spec, places: u64) -> Option<(Expected, bool)> {
-        let rounds = spec.ctas().div_ceil(places.max(1));
-        let (time, is_allowed) = self.launch_times.get(spec).or_else(|| {
-            let cta = self.profiles.get(spec.profile.as_ref()?)?.cta_time?;
-            Some((Nanos(cta.0.saturating_mul(rounds)), true))
-        })?;
-        Some((Expected::of(time, rounds), is_allowed))
+        let kept = || self.profiles.get(spec.profile.as_ref()?)?.cta_time;
+        self.launch_times.get(spec, spec.ctas().div_ceil(places.max(1)), kept)
     }
 
-    /// A launch that had the whole GPU has taken `time`. An original bounds the time of its CTAs.
-    pub(crate) fn saw_launch(
-        &mut self,
-        turn: &mut Turn<'_>,
-        spec: &Spec,
-        (time, is_original): (Nanos, bool),
-        places: u64,
-    ) {
+    /// A launch that had the whole GPU is over. An original bounds the time of its CTAs.
+    pub(crate) fn saw_launch(&mut self, turn: &mut Turn<'_>, spec: &Spec, took: Took, places: u64) {
         let ctas = spec.ctas().max(1);
-        self.launch_times.saw(spec, time, ctas.div_ceil(places.max(1)), is_original);
-        if is_original {
-            let spent = time.0.saturating_mul(places.min(ctas));
+        self.launch_times.saw(spec, took, ctas.div_ceil(places.max(1)));
+        if took.is_original {
+            let spent = took.time.0.saturating_mul(places.min(ctas));
             self.bound(turn, spec, Nanos(spent / ctas));
         }
     }

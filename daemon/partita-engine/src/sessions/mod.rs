@@ -79,6 +79,8 @@ pub(crate) struct Sessions {
     operations: BTreeMap<OperationId, Box<Operation>>,
     /// Modules that the device is loading.
     loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
+    /// Prepared modules that the device does not get yet, and until when.
+    held: BTreeMap<(SessionId, crate::ModuleHandle), modules::Held>,
     quotas: Vec<MemoryQuota>,
     /// Tenants that may run kernels that nothing holds to their own memory; `None`: all.
     unfenced: BTreeSet<Option<TenantId>>,

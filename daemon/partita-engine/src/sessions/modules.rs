@@ -12,9 +12,16 @@ use crate::{
     PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
 };
 use partita_device::{AddressRange, DeviceError, KernelFacts, ModuleFacts, RefusedKernel};
-use partita_model::{CudaResult, DeviceFacts, ModuleId, SessionId};
+use partita_model::{CudaResult, DeviceFacts, ModuleId, Nanos, SessionId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// A prepared module that the device does not get yet.
+pub(super) struct Held {
+    result: Result<PreparedModule, PrepareError>,
+    /// When it goes on at the latest.
+    until: Nanos,
+}
 
 impl Sessions {
     pub(super) fn load_module(
@@ -105,6 +112,40 @@ impl Sessions {
             }
         };
         self.refuse_module(turn, call, module, failure);
+    }
+
+    /// Keeps a prepared module from the device, until `until` at most.
+    pub(crate) fn hold_module(
+        &mut self,
+        module: (SessionId, ModuleHandle),
+        result: Result<PreparedModule, PrepareError>,
+        until: Nanos,
+    ) {
+        self.held.insert(module, Held { result, until });
+    }
+
+    /// Whether a module of a session is kept from the device.
+    pub(crate) fn holds_module(&self, id: SessionId) -> bool {
+        self.held.keys().any(|(session, _)| *session == id)
+    }
+
+    /// A module that is kept from the device and may go on, by its session and the latest time.
+    /// That of a session that has gone may.
+    pub(crate) fn held_module(
+        &self,
+        may_go_on: impl Fn(&Session, Nanos) -> bool,
+    ) -> Option<(SessionId, ModuleHandle)> {
+        let may_go_on = |id: &SessionId, held: &Held| {
+            self.records.get(id).is_none_or(|session| may_go_on(session, held.until))
+        };
+        self.held.iter().find(|((id, _), held)| may_go_on(id, held)).map(|(&module, _)| module)
+    }
+
+    /// Goes on with a module that was kept from the device.
+    pub(crate) fn let_module_in(&mut self, turn: &mut Turn<'_>, of: (SessionId, ModuleHandle)) {
+        if let Some(Held { result, .. }) = self.held.remove(&of) {
+            self.prepared(turn, of.0, of.1, result);
+        }
     }
 
     /// Gives a prepared module to the device.
@@ -332,6 +373,7 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
                 awaits: kernel.awaits,
                 follows: kernel.follows,
                 gives_up: kernel.gives_up,
+                loops: kernel.loops,
                 hash: kernel.hash,
                 counting: kernel.counting,
                 params: kernel.params,

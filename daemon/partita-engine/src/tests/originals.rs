@@ -1,16 +1,26 @@
 //! Short launches of an application that has the GPU to itself run as they were written.
 
-use super::world::{BRISK, BRISK_TICKET, LONG, World};
+use super::world::{
+    BRISK, BRISK_AWAITING, BRISK_STRAIGHT, BRISK_TICKET, GOOD_IMAGE, LONG, MODULE, World,
+};
 use crate::Request;
+use crate::observer::SHORT;
 use partita_model::{ApplicationId, Nanos, Originals, SessionId};
 
 /// CTAs that 8 SMs hold at once.
 const PLACES: u32 = 64;
 
-fn world() -> (World, SessionId, ApplicationId) {
+/// A program that is connected with no other.
+fn only() -> (World, SessionId, ApplicationId) {
     let mut world = World::new(8);
-    world.engine.set_originals(Originals::Alone);
     let (session, application) = world.session();
+    (world, session, application)
+}
+
+/// A program beside another one that is connected and has no work.
+fn world() -> (World, SessionId, ApplicationId) {
+    let (mut world, session, application) = only();
+    world.open(None);
     (world, session, application)
 }
 
@@ -29,14 +39,16 @@ fn a_short_launch_alone_runs_as_written_once_it_is_known() {
         let original = format!("{form}-original");
         assert_eq!(run(&mut world, session, kernel, 4 * PLACES), form, "unknown");
         assert_eq!(run(&mut world, session, kernel, 4 * PLACES), original);
-        assert_eq!(run(&mut world, session, kernel, 5 * PLACES), form, "another shape");
+        // Four times as many CTAs take at most four times as long; that is too long.
+        assert_eq!(run(&mut world, session, kernel, 16 * PLACES), form, "another shape");
+        assert_eq!(run(&mut world, session, kernel, 3 * PLACES), original, "fewer CTAs");
         assert_eq!(run(&mut world, session, kernel, 4 * PLACES), original);
     }
     let reports = world.engine.application_reports();
     let counts: Vec<_> = reports[0].kernels.iter().map(|k| (k.launches, k.as_written)).collect();
-    assert_eq!(counts, [(4, 2), (4, 2)]);
+    assert_eq!(counts, [(5, 3), (5, 3)]);
     assert_eq!(reports[0].id, application);
-    assert_eq!(reports[0].ctas_completed, u64::from(2 * 17 * PLACES));
+    assert_eq!(reports[0].ctas_completed, u64::from(2 * 31 * PLACES));
     // Off, and what is not free to: a cooperative launch.
     let request = World::launch(0, BRISK, 4 * PLACES);
     let cooperative = partita_model::request::Launch { cooperative: true, ..request };
@@ -112,7 +124,7 @@ fn a_newcomer_waits_no_longer_than_for_workers() {
             .launches
             .expected_of(application, Nanos(world.device.now))
             .expect("all that is in flight is known");
-        assert!(ahead.is_short(), "{ahead:?}");
+        assert!(ahead.is_within(SHORT), "{ahead:?}");
     }
     let originals = |world: &World| {
         world.device.launched.iter().filter(|name| name.ends_with("-original")).count()
@@ -141,10 +153,106 @@ fn one_round_of_ctas_may_take_as_long_as_a_cta() {
     for name in ["brisk", "brisk-original"] {
         world.device.set_time(name, 300);
     }
-    assert_eq!(run(&mut world, session, BRISK, PLACES), "brisk");
-    assert_eq!(run(&mut world, session, BRISK, PLACES), "brisk-original");
+    for _ in 0..2 {
+        assert_eq!(run(&mut world, session, BRISK, PLACES), "brisk-original", "first launches too");
+    }
     for _ in 0..3 {
         assert_eq!(run(&mut world, session, BRISK, 2 * PLACES), "brisk", "two rounds");
     }
+    world.finish();
+}
+
+#[test]
+fn what_may_wait_for_others_runs_as_workers_until_it_is_known() {
+    let (mut world, session, _) = world();
+    assert_eq!(run(&mut world, session, BRISK_AWAITING, PLACES), "brisk-awaiting");
+    assert_eq!(run(&mut world, session, BRISK_AWAITING, PLACES), "brisk-awaiting-original");
+    world.finish();
+}
+
+#[test]
+fn the_only_program_runs_long_launches_as_written() {
+    let (mut world, session, _) = only();
+    // 400 us in 200 rounds; nothing is known of a kernel with loops.
+    assert_eq!(run(&mut world, session, BRISK, 200 * PLACES), "brisk");
+    assert_eq!(run(&mut world, session, BRISK, 200 * PLACES), "brisk-original");
+    // A kernel without loops, and one that takes longer than 10 ms.
+    assert_eq!(run(&mut world, session, BRISK_STRAIGHT, 100 * PLACES), "brisk-straight-original");
+    for _ in 0..2 {
+        assert_eq!(run(&mut world, session, BRISK, 5_100 * PLACES), "brisk");
+    }
+    // Behind each other, as far as they are over within 10 ms.
+    let before = world.device.launched.len();
+    for _ in 0..40 {
+        world.start(session, 0, BRISK, 200 * PLACES);
+    }
+    assert_eq!(world.synchronize(session), 0);
+    let launched = &world.device.launched[before..];
+    assert!(launched.iter().all(|name| &**name == "brisk-original"), "{launched:?}");
+    world.finish();
+}
+
+#[test]
+fn a_newcomers_module_waits_for_long_launches() {
+    let (mut world, session, application) = only();
+    for _ in 0..2 {
+        run(&mut world, session, BRISK, 200 * PLACES);
+    }
+    for _ in 0..8 {
+        world.start(session, 0, BRISK, 200 * PLACES);
+    }
+    let (other, newcomer) = world.open(None);
+    let asked = world.device.now;
+    let load = Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE };
+    let sequence = world.send(other, load);
+    assert!(world.engine.holds_module(other));
+    // What starts from now on lets a launch of the newcomer go first.
+    world.start(session, 0, BRISK, 200 * PLACES);
+    let (code, _) = world.await_reply(other, sequence);
+    assert_eq!(code.0, 0);
+    assert!(!world.engine.holds_module(other));
+    let waited = world.device.now - asked;
+    assert!(
+        (800_000..1_300_000).contains(&waited),
+        "launches of 400 us on the device: {waited} ns"
+    );
+    world.start(other, 0, LONG, 1_000);
+    let asked = world.device.now;
+    while world.partition(newcomer).is_empty() {
+        world.run_for(1);
+    }
+    let waited = world.device.now - asked;
+    assert!(waited <= 20_000 + 2_000 + 3_000, "{waited} ns");
+    assert_ne!(world.partition(application).len(), 0);
+    for session in [session, other] {
+        assert_eq!(world.synchronize(session), 0);
+    }
+    world.finish();
+}
+
+#[test]
+fn a_newcomers_module_waits_no_longer_than_10_ms() {
+    let (mut world, session, _) = only();
+    for _ in 0..2 {
+        run(&mut world, session, BRISK, 200 * PLACES);
+    }
+    // The next one takes 100 ms.
+    world.device.set_time("brisk-original", 500);
+    world.start(session, 0, BRISK, 200 * PLACES);
+    for gone in [true, false] {
+        let (other, _) = world.open(None);
+        let asked = world.device.now;
+        let load = Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE };
+        let sequence = world.send(other, load);
+        if gone {
+            world.close(other, crate::CloseReason::Died);
+            continue;
+        }
+        let (code, _) = world.await_reply(other, sequence);
+        let waited = world.device.now - asked;
+        assert_eq!(code.0, 0);
+        assert!((10_000_000..10_200_000).contains(&waited), "{waited} ns");
+    }
+    assert_eq!(world.synchronize(session), 0);
     world.finish();
 }

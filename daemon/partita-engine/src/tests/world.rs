@@ -49,6 +49,10 @@ const PTX: &str = concat!(
     "brisk-original 2\n",
     "brisk-ticket 2\n",
     "brisk-ticket-original 2\n",
+    "brisk-awaiting 2\n",
+    "brisk-awaiting-original 2\n",
+    "brisk-straight 2\n",
+    "brisk-straight-original 2\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -82,6 +86,9 @@ pub(crate) const FOLLOWING: u32 = 19;
 /// Kernels whose originals stand beside them: a worker and one that cannot be a worker.
 pub(crate) const BRISK: u32 = 20;
 pub(crate) const BRISK_TICKET: u32 = 21;
+/// The same of a kernel that may wait for what others write, and of one without loops.
+pub(crate) const BRISK_AWAITING: u32 = 22;
+pub(crate) const BRISK_STRAIGHT: u32 = 23;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -459,9 +466,10 @@ fn kernel(name: &str) -> PreparedKernel {
         },
         registers: RegisterBound::Settled,
         hash: (name.contains("counted") || name.starts_with("brisk")).then(|| name.into()),
-        awaits: false,
+        awaits: name.contains("awaiting"),
         follows: name == "following",
         gives_up: name == "long" || name.contains("ticket"),
+        loops: !name.contains("straight"),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
     }
 }

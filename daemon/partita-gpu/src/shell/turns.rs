@@ -33,7 +33,8 @@ const MOST_OPERATIONS: usize = 1 << 14;
 
 impl Seat {
     fn is_held(&self, engine: &Engine, id: SessionId) -> bool {
-        engine.operations(id) >= MOST_OPERATIONS && !self.session.is_at_gate() && !self.died
+        let is_full = engine.operations(id) >= MOST_OPERATIONS && !self.session.is_at_gate();
+        (is_full || engine.holds_module(id)) && !self.died
     }
 
     /// Whether the session has something that can take effect at its turn.

@@ -27,6 +27,16 @@ pub fn may_follow(module: &Module, kernel: FuncId) -> bool {
     reaches(module, kernel, |looks, inst| module.form(inst).op == Op::Ld && looks.looks(inst))
 }
 
+/// Whether a kernel may execute an instruction more than once: it has a loop, or calls functions.
+#[must_use]
+pub fn may_loop(module: &Module, kernel: FuncId) -> bool {
+    let reach = module.reach(kernel);
+    let body = reach.funcs.first().and_then(|&id| module.func(id).body.as_ref());
+    reach.indirect
+        || reach.funcs.len() > 1
+        || body.is_none_or(|body| in_loop(module, body, |_| true))
+}
+
 fn reaches(module: &Module, kernel: FuncId, is_look: impl Fn(&Looks<'_>, &Inst) -> bool) -> bool {
     let reach = module.reach(kernel);
     reach.funcs.iter().any(|&id| {
@@ -181,6 +191,25 @@ mod tests {
         assert!(follows("A: ld.relaxed.gpu.global.u32 %r1, [g]; @%p bra A;"));
         assert!(!follows("A: atom.global.cas.b32 %r1, [g], 0, 1; @%p bra A;"));
         assert!(!follows("ld.relaxed.gpu.global.u32 %r1, [g]; A: @%p bra A;"));
+    }
+
+    #[test]
+    fn code_without_loops_is_found() {
+        let loops = |body: &str| {
+            let source = format!(
+                ".version 8.4\n.target sm_90\n.address_size 64\n\
+                 .func f() {{ ret; }}\n\
+                 .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} ret; }}"
+            );
+            let module = crate::parse(&source).unwrap();
+            may_loop(&module, module.kernels()[0].func)
+        };
+        assert!(!loops("mov.u32 %r1, 1;"));
+        assert!(!loops("@%p bra A; mov.u32 %r1, 1; A:"));
+        assert!(loops("A: mov.u32 %r1, 1; @%p bra A;"));
+        assert!(!loops("brx.idx %r2, T; T: .branchtargets A, B; A: B:"));
+        assert!(loops("A: brx.idx %r2, T; T: .branchtargets A, B; B:"));
+        assert!(loops("call f;"));
     }
 
     #[test]
