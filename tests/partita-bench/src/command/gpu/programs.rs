@@ -252,6 +252,20 @@ impl Bench<'_> {
         self.pair(["gemm", "memory"], [plain, memory], metrics).map(drop)
     }
 
+    /// A daemon that makes every launch resizable, those of programs alone too, and the folder of
+    /// its configuration.
+    fn daemon(&self, place: Place) -> Result<(ChildDaemon, TempDir), Missing> {
+        let broken = |error: std::io::Error| Missing::Broken(error.to_string());
+        let folder = TempDir::new().map_err(broken)?;
+        let config = folder.path().join("partitad.toml");
+        std::fs::write(&config, "[policy]\noriginals = \"never\"\n").map_err(broken)?;
+        let (policy, sharing) = place.daemon();
+        let config = config.to_string_lossy();
+        let arguments =
+            ["--policy", policy, "--sharing", sharing.name(), "--config", config.as_ref()];
+        Ok((ChildDaemon::start(&self.parts, &arguments)?, folder))
+    }
+
     /// Launches per nanosecond of programs that run at the same time.
     fn paces(&self, kinds: &[&str], place: Place) -> Result<Vec<f64>, Missing> {
         let by_itself = self.is_real() && matches!(place, Place::Slices | Place::Mps);
@@ -261,20 +275,14 @@ impl Bench<'_> {
         };
         let daemon = match by_itself {
             true => None,
-            false => {
-                let (policy, sharing) = place.daemon();
-                Some(ChildDaemon::start(
-                    &self.parts,
-                    &["--policy", policy, "--sharing", sharing.name()],
-                )?)
-            }
+            false => Some(self.daemon(place)?),
         };
         let path = match place {
             Place::Green => self.machine_code.as_deref().unwrap_or(&self.pace),
             _ => &self.pace,
         };
         let command = || match &daemon {
-            Some(daemon) => {
+            Some((daemon, _)) => {
                 let mut command = daemon.program(path);
                 // The daemon's one GPU is the first.
                 command.env_remove("CUDA_VISIBLE_DEVICES");
@@ -303,7 +311,7 @@ impl Bench<'_> {
         wait_for(&mut runners, came)?;
         if place == Place::CdSearch
             && kinds.len() > 1
-            && let Some(daemon) = &daemon
+            && let Some((daemon, _)) = &daemon
         {
             let target = Target::folder(daemon.folder());
             let settled = |_: &mut [Runner]| {
