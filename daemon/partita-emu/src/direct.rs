@@ -7,9 +7,9 @@ use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, GridSpec, Horizon, ModuleFacts,
     Outcome, Work,
 };
+use partita_model::control::{self, Gates, Shape};
 use partita_model::{
     DeviceAddress, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId,
-    control,
 };
 use partita_ptx::fence::cell_bits;
 use rustix::time::{ClockId, clock_gettime};
@@ -33,7 +33,7 @@ pub enum Form {
     Original,
     /// Rewritten to persistent workers on all SMs.
     Worker {
-        /// CTAs per task.
+        /// CTAs of a task, at most.
         task: u32,
     },
     /// Rewritten to tickets, launched in waves that fit on all SMs.
@@ -283,7 +283,8 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         };
         gpu.allocate(WINDOW, block)?;
         let workers = worker_count(&gpu, run);
-        let contents = control_block(run.grid, task, workers, run.spec.sms);
+        let by_place = run.form != Form::Ticket;
+        let contents = control_block(run.grid, task, workers, run.spec.sms, by_place);
         gpu.poke(block.start, &contents)?;
         params.resize(params.len().next_multiple_of(8), 0);
         params.extend_from_slice(&block.start.0.to_le_bytes());
@@ -448,7 +449,8 @@ fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, 
     Ok(params)
 }
 
-/// The workers that fit on all SMs at once, at most one a task. The engine chooses the same number.
+/// The workers that fit on all SMs at once, at most one a CTA. The engine chooses the same number
+/// while it does not know how long a CTA takes.
 fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
     let spec = gpu.spec();
     let per_sm = gpu.program(MODULE, &run.kernel).map_or(1, |program| {
@@ -456,30 +458,34 @@ fn worker_count(gpu: &EmulatedGpu, run: &Run) -> u32 {
         Footprint::of(program, threads, run.dynamic_shared, spec).per_sm(spec)
     });
     let all = u64::from(per_sm.max(1)) * u64::from(spec.sms);
-    let task = if let Form::Worker { task } = run.form { task.max(1) } else { 1 };
-    let tasks = run.grid.count().div_ceil(u128::from(task));
-    u32::try_from(tasks.min(u128::from(all))).unwrap_or(1).max(1)
+    u32::try_from(run.grid.count().min(u128::from(all))).unwrap_or(1).max(1)
 }
 
-/// A control block for all SMs, as the engine would write it.
+/// Open gates for all SMs. Where `by_place` holds, the workers of the main grid have their first
+/// tasks by place.
 #[must_use]
-pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16) -> Vec<u8> {
-    let mut block = vec![0; control::block_bytes(sms) as usize];
-    let mut put = |at: u64, bytes: &[u8]| {
-        block[at as usize..at as usize + bytes.len()].copy_from_slice(bytes)
-    };
-    let total = u64::try_from(grid.count()).unwrap_or(u64::MAX);
-    put(control::TOTAL, &total.to_le_bytes());
-    put(control::TASK, &task.max(1).to_le_bytes());
-    put(control::MAIN_CTAS, &main_ctas.to_le_bytes());
-    put(control::GRID_X, &grid.x.to_le_bytes());
-    put(control::GRID_Y, &grid.y.to_le_bytes());
-    put(control::GRID_Z, &grid.z.to_le_bytes());
-    for sm in 0..sms {
-        let at = control::ALLOWED as usize + usize::from(sm / 32) * 4 + usize::from(sm % 32 / 8);
-        block[at] |= 1 << (sm % 8);
+pub fn open_gates(grid: Dim3, task: u32, main_ctas: u32, sms: u16, by_place: bool) -> Gates {
+    let mut gates = Gates::new(sms, task);
+    if by_place {
+        let even = u16::try_from(main_ctas / u32::from(sms.max(1))).unwrap_or(u16::MAX);
+        gates = gates.by_place_for(&vec![even; sms.into()], linear(grid));
     }
+    gates.permit(&SmSet::range(0, sms), &SmSet::EMPTY);
+    gates
+}
+
+/// A control block with [`open_gates`], as the engine would write it.
+#[must_use]
+pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16, by_place: bool) -> Vec<u8> {
+    let gates = open_gates(grid, task, main_ctas, sms, by_place);
+    let mut block = vec![0; control::block_bytes(sms) as usize];
+    let shape = Shape { grid, first: 0, end: linear(grid), main_ctas, gates: &gates };
+    control::initial(&shape, &mut block);
     block
+}
+
+fn linear(grid: Dim3) -> u64 {
+    u64::try_from(grid.count()).unwrap_or(u64::MAX)
 }
 
 fn finish(

@@ -7,11 +7,11 @@ use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, FaultKind, GridSpec, Horizon,
     Outcome, ResidencyTrace, Work,
 };
-use partita_emu::direct::control_block;
+use partita_emu::direct::{control_block, open_gates};
 use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
 use partita_model::{
     AwaitedWord, DeviceAddress, Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind,
-    StreamId, WindowId, control,
+    SmId, SmSet, StreamId, WindowId, control,
 };
 
 const WINDOW: WindowId = WindowId(1);
@@ -371,6 +371,15 @@ impl Dice {
     }
 }
 
+/// The SMs of a mask.
+fn sms(mask: u32) -> SmSet {
+    let mut sms = SmSet::EMPTY;
+    for sm in (0..32).filter(|sm| mask >> sm & 1 == 1) {
+        sms.insert(SmId(sm));
+    }
+    sms
+}
+
 /// Workers lose and gain SMs, are stalled and resumed, and helper grids join. Memory ends as
 /// without these moves.
 #[test]
@@ -389,17 +398,24 @@ fn workers_survive_moving_borders() {
         let out = world.buffer(&vec![0; n as usize]);
         let task = 1 + dice.word(6);
         let workers = 24 * 4;
-        let block: Vec<u32> = control_block(Dim3::linear(ctas), task, workers, 24)
+        let by_place = seed / 2 % 2 == 0;
+        let grid = Dim3::linear(ctas);
+        let mut gates = open_gates(grid, task, workers, 24, by_place);
+        let block: Vec<u32> = control_block(grid, task, workers, 24, by_place)
             .as_chunks::<4>()
             .0
             .iter()
             .map(|word| u32::from_le_bytes(*word))
             .collect();
         let at = world.buffer(&block);
-        let set = |world: &mut World, field: u64, bits: u32| {
-            world.gpu.poke(DeviceAddress(at + field), &bits.to_le_bytes()).unwrap();
+        let mut permit = |world: &mut World, allowed: u32, stalled: u32| {
+            for sm in gates.permit(&sms(allowed), &sms(stalled)) {
+                let gate = DeviceAddress(at + control::gate_at(sm));
+                world.gpu.poke(gate, &gates.word(sm).to_le_bytes()).unwrap();
+            }
         };
-        set(&mut world, control::ALLOWED, 0x000f_ffff);
+        let (mut allowed, mut stalled) = (0x000f_ffff, 0);
+        permit(&mut world, allowed, stalled);
         let params = [out, u64::from(n), at];
         let main = world.launch(0, "collatz", workers, 128, &params);
         let mut helpers = 0;
@@ -412,9 +428,9 @@ fn workers_survive_moving_borders() {
             }
             moved += 1;
             match dice.roll(4) {
-                0 => set(&mut world, control::ALLOWED, 1 << dice.roll(24) | dice.word(1 << 24)),
-                1 => set(&mut world, control::STALLED, dice.word(1 << 24)),
-                2 => set(&mut world, control::STALLED, 0),
+                0 => allowed = 1 << dice.roll(24) | dice.word(1 << 24),
+                1 => stalled = dice.word(1 << 24),
+                2 => stalled = 0,
                 _ => {
                     helpers += 1;
                     let stream = StreamId(100 + helpers);
@@ -422,10 +438,10 @@ fn workers_survive_moving_borders() {
                     world.launch(stream.0, "collatz", workers, 128, &[out, u64::from(n), at | 1]);
                 }
             }
+            permit(&mut world, allowed, stalled);
         }
         assert!(moved >= 3, "seed {seed}: the grid was over before anything moved");
-        set(&mut world, control::ALLOWED, 0x00ff_ffff);
-        set(&mut world, control::STALLED, 0);
+        permit(&mut world, 0x00ff_ffff, 0);
         // Each worker that left is replaced, as the engine does.
         world.gpu.create_stream(StreamId(99)).unwrap();
         world.launch(99, "collatz", workers, 128, &[out, u64::from(n), at | 1]);

@@ -506,6 +506,8 @@ impl Scope {
         emit(module, body, out, "atom.global.cas.b32", &first);
         emit(module, body, out, "mov.u32", &[word, Operand::Int(1)]);
         emit(module, body, out, "st.volatile.global.u32", &[self.at(control::ABORT), word]);
+        let none_left = [self.at(control::NEXT), Operand::Int(control::EXHAUSTED)];
+        emit(module, body, out, "red.global.or.b64", &none_left);
         self.exit(module, body, out);
         out.push(Stmt::Label(on));
     }

@@ -14,6 +14,10 @@ use partita_model::{Dim3, GridCounters};
 use serde::Serialize;
 use std::path::PathBuf;
 
+/// CTAs of a worker's task, at most: what the engine allows while it does not know how long a CTA
+/// takes.
+const MOST_TASK_CTAS: u32 = 10;
+
 const EXAMPLES: &str = "\
 Examples:
   partita emu run vecAdd.ptx --kernel _Z6vecAddPKfS0_Pfi --grid 4 --block 256 \\
@@ -140,7 +144,7 @@ impl RunArgs {
             .collect::<Result<Vec<_>, _>>()?;
         let form = match self.form {
             FormName::Original => Form::Original,
-            FormName::Worker => Form::Worker { task: task_ctas(self.grid, spec.sms) },
+            FormName::Worker => Form::Worker { task: MOST_TASK_CTAS },
             FormName::Ticket => Form::Ticket,
         };
         let timing = if self.no_timing { Timing::Off } else { Timing::On };
@@ -247,27 +251,9 @@ fn load(argument: &Argument, spec: &Spec) -> Result<direct::Argument, String> {
     }
 }
 
-/// CTAs per task: an eighth of a worker's share, from 1 to 10 (Slate found 10 enough to hide the
-/// claim), for one worker per SM at least.
-fn task_ctas(grid: Dim3, sms: u16) -> u32 {
-    let share = grid.count() / (8 * u128::from(sms.max(1)));
-    u32::try_from(share.clamp(1, 10)).unwrap_or(10)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn tasks() {
-        let check = |ctas: u32, sms: u16, expected: u32| {
-            assert_eq!(task_ctas(Dim3::linear(ctas), sms), expected, "{ctas} CTAs on {sms} SMs");
-        };
-        check(1, 24, 1);
-        check(24 * 8 * 3, 24, 3);
-        check(1_000_000, 24, 10);
-        check(7, 0, 1);
-    }
 
     #[test]
     fn buffers_have_bounds() {

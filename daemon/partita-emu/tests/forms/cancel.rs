@@ -13,7 +13,10 @@ const FORMS: [&[Pass]; 3] =
 fn launch(passes: &[Pass], kernel: &str, value: u64) -> (World, u64) {
     let mut world = World::new(&rewritten(LOOPS, passes), Timing::On, 1);
     let at = if value == 0 { 0 } else { world.buffer(&[0; 4]) };
-    let block = world.control(Dim3::linear(200), 4, 48);
+    let block = match passes.contains(&Pass::Worker) {
+        true => world.by_place(Dim3::linear(200), 4, 48, &[2; 24]),
+        false => world.control(Dim3::linear(200), 4, 48),
+    };
     world.launch(0, kernel, Dim3::linear(48), 96, &[at, block]);
     (world, block)
 }
@@ -27,7 +30,7 @@ fn a_launch_that_waits_for_ever_is_stopped() {
                 world.advance(5_000);
             }
             assert!(world.done.is_empty(), "{kernel} ends by itself");
-            world.poke(block + control::ABORT, 1);
+            world.abort(block);
             world.settle();
             world.check_outcomes();
             assert_eq!(world.done.len(), 1, "{passes:?} {kernel}");

@@ -3,8 +3,8 @@
 use crate::world::{World, mix, rewritten};
 use partita_device::Outcome;
 use partita_emu::Timing;
-use partita_emu::direct::control_block;
-use partita_model::{Dim3, OperationId, control};
+use partita_emu::direct::{control_block, open_gates};
+use partita_model::{Dim3, OperationId, SmId, control};
 
 const IDLE: &str = include_str!("../../../../kernels-ptx/device/idle.ptx");
 const DISPATCH: &str = include_str!("../../../../kernels-ptx/device/dispatch.ptx");
@@ -79,26 +79,35 @@ fn an_unmodified_kernel_keeps_off_the_sms_where_others_sleep() {
 
 #[test]
 fn the_device_makes_the_control_block_that_the_host_would() {
-    for (grid, task, main) in [
-        (Dim3::linear(1), 1, 1),
-        (Dim3 { x: 70_000, y: 60_000, z: 50 }, 7, 99),
-        (Dim3 { x: 3, y: 5, z: 7 }, 10, 48),
+    for (grid, task, main, by_place) in [
+        (Dim3::linear(1), 1, 1, false),
+        (Dim3 { x: 70_000, y: 60_000, z: 50 }, 7, 99, true),
+        (Dim3 { x: 3, y: 5, z: 7 }, 10, 48, true),
+        (Dim3::linear(100), 10, 64, false),
     ] {
         let mut world = world(Timing::Off, 1);
-        let wanted = control_block(grid, task, main, SMS as u16);
+        let wanted = control_block(grid, task, main, SMS as u16, by_place);
+        let is_gate = |at: usize| {
+            let at = at as u64;
+            let gates = |sm| control::gate_at(SmId(sm))..control::gate_at(SmId(sm)) + 4;
+            (0..SMS as u16).any(|sm| gates(sm).contains(&at))
+        };
+        let is_signal = |at: usize| (control::RETIRED..control::COMPLETED).contains(&(at as u64));
         // Whatever was there before; the host's part is as it must be.
-        let mut contents = vec![0xa5; wanted.len()];
-        let signal = control::RETIRED as usize..control::TELEMETRY as usize;
-        contents[signal.clone()].copy_from_slice(&wanted[signal]);
-        contents[control::TASK as usize] = 0xa5;
+        let contents: Vec<u8> = (wanted.iter().enumerate())
+            .map(|(at, &byte)| if is_gate(at) || is_signal(at) { byte } else { 0xa5 })
+            .collect();
         let block = world.buffer(&contents);
-        let params = [block, pair(grid.x, grid.y), pair(grid.z, task), pair(main, SMS)];
+        let count = open_gates(grid, task, main, SMS as u16, by_place).by_place();
+        assert_eq!(count > 0, by_place);
+        let params = [block, pair(grid.x, grid.y), pair(grid.z, count), pair(main, SMS)];
         world.launch(0, "partita_dispatch", Dim3::linear(1), 32, &params);
         world.settle();
         world.check_outcomes();
         let made = world.bytes(block, wanted.len());
         let unused = |at: usize| {
-            let fields = [0..24, 128..140, 144..156, 256..384, 384..384 + 8 * SMS as usize];
+            let slots = 512..512 + 16 * SMS as usize;
+            let fields = [0..8, 16..28, 128..168, 256..384, 384..392, slots];
             !fields.iter().any(|field| field.contains(&at))
         };
         for (at, (made, wanted)) in made.iter().zip(&wanted).enumerate() {

@@ -90,8 +90,8 @@ impl Early {
 
     /// Registered and left, summed over all SMs.
     fn telemetry(&mut self) -> (u32, u32) {
-        let slots = self.world.words(self.block + control::TELEMETRY, 24 * 2);
-        let sum = |at: usize| slots.iter().skip(at).step_by(2).sum();
+        let slots = self.world.slots(self.block);
+        let sum = |at: usize| slots.iter().map(|slot| slot[at]).sum();
         (sum(0), sum(1))
     }
 
@@ -141,9 +141,8 @@ fn no_ticket_is_lost_or_used_twice_while_the_partition_changes() {
                 break;
             }
             let allowed = mix(&mut random) as u32 & 0xff_ffff;
-            early.world.allow(early.block, allowed);
             let stalled = (mix(&mut random) & mix(&mut random)) as u32 & 0xff_ffff;
-            early.world.poke(early.block + control::STALLED, stalled);
+            early.world.permit(early.block, allowed, stalled);
             early.wave(1 + mix(&mut random) as u32 % 120);
             let pause = mix(&mut random) % 6000;
             early.world.advance(pause);
@@ -162,7 +161,7 @@ fn an_abort_keeps_what_was_claimed_whole() {
             early.wave(150);
         }
         early.world.advance(1 + mix(&mut random) % 8000);
-        early.world.poke(early.block + control::ABORT, 1);
+        early.world.abort(early.block);
         early.world.settle();
         early.world.check_outcomes();
         let completed = early.completed();

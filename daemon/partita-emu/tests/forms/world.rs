@@ -3,14 +3,16 @@
 use partita_device::{
     Activity, AddressRange, Device, Event, GridSpec, Horizon, Outcome, VariableFacts, Work,
 };
-use partita_emu::direct::control_block;
+use partita_emu::direct::open_gates;
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
+use partita_model::control::{self, Gates, Shape, Telemetry};
 use partita_model::{
-    DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId, control,
+    DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmId, SmSet, StreamId, WindowId,
 };
 use partita_ptx::fence::MARGIN_BYTES;
 use partita_ptx::passes::{self, Applied};
 use partita_ptx::{Pass, WorkerOptions};
+use std::collections::BTreeMap;
 
 const WINDOW: WindowId = WindowId(1);
 const MODULE: ModuleId = ModuleId(1);
@@ -27,6 +29,8 @@ pub struct World {
     operations: u64,
     pub done: Vec<(OperationId, Outcome)>,
     variables: Vec<VariableFacts>,
+    /// Of each control block.
+    gates: BTreeMap<u64, Gates>,
 }
 
 /// A module after passes; every kernel must have taken every one.
@@ -73,6 +77,7 @@ impl World {
             operations: 0,
             done: Vec::new(),
             variables: Vec::new(),
+            gates: BTreeMap::new(),
         };
         let mut events = Vec::new();
         world.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
@@ -130,15 +135,56 @@ impl World {
         self.gpu.poke(DeviceAddress(at), &word.to_le_bytes()).unwrap();
     }
 
-    /// A control block for that grid with all SMs allowed.
+    /// A control block for that grid with open gates and without tasks by place.
     pub fn control(&mut self, grid: Dim3, task: u32, main_ctas: u32) -> u64 {
-        let sms = self.gpu.spec().sms;
-        self.buffer(&control_block(grid, task, main_ctas, sms))
+        let gates = open_gates(grid, task, main_ctas, self.gpu.spec().sms, false);
+        self.with_gates(grid, main_ctas, gates)
     }
 
-    /// Which SMs may claim, of the first 32.
-    pub fn allow(&mut self, block: u64, sms: u32) {
-        self.poke(block + control::ALLOWED, sms);
+    /// The same, where as many workers of the main grid on each SM have their first tasks by place.
+    pub fn by_place(&mut self, grid: Dim3, task: u32, main_ctas: u32, workers: &[u16]) -> u64 {
+        let gates = open_gates(grid, task, main_ctas, self.gpu.spec().sms, false);
+        self.with_gates(grid, main_ctas, gates.by_place_for(workers, grid.count() as u64))
+    }
+
+    fn with_gates(&mut self, grid: Dim3, main_ctas: u32, gates: Gates) -> u64 {
+        let end = grid.count() as u64;
+        let mut contents = vec![0; control::block_bytes(self.gpu.spec().sms) as usize];
+        let shape = Shape { grid, first: 0, end, main_ctas, gates: &gates };
+        control::initial(&shape, &mut contents);
+        let block = self.buffer(&contents);
+        self.gates.insert(block, gates);
+        block
+    }
+
+    /// Which SMs may claim, and which of them wait, of the first 32.
+    pub fn permit(&mut self, block: u64, allowed: u32, stalled: u32) {
+        let gates = self.gates.get_mut(&block).expect("a control block");
+        let changed = gates.permit(&sms(allowed), &sms(stalled));
+        let words: Vec<_> = changed.into_iter().map(|sm| (sm, gates.word(sm))).collect();
+        for (sm, word) in words {
+            self.poke(block + control::gate_at(sm), word);
+        }
+    }
+
+    /// Ends a launch of workers or tickets as the host does.
+    pub fn abort(&mut self, block: u64) {
+        self.poke(block + control::ABORT, 1);
+        let next = DeviceAddress(block + control::NEXT);
+        self.gpu.poke(next, &control::EXHAUSTED.to_le_bytes()).unwrap();
+    }
+
+    /// Workers or tickets that have registered on each SM, and those that have left it.
+    pub fn slots(&mut self, block: u64) -> Vec<[u32; 2]> {
+        let sms = usize::from(self.gpu.spec().sms);
+        let slots = self.words(block + control::SLOTS, 4 * sms);
+        slots.as_chunks::<4>().0.iter().map(|&[came, _, left, _]| [came, left]).collect()
+    }
+
+    /// What the host reads of a launch.
+    pub fn telemetry(&mut self, block: u64) -> Telemetry {
+        let sms = self.gpu.spec().sms;
+        Telemetry::of(&self.bytes(block, control::block_bytes(sms) as usize), sms)
     }
 
     pub fn launch(
@@ -206,6 +252,15 @@ impl World {
             assert!(!matches!(outcome, Outcome::Fault(_)), "{operation:?}: {outcome:?}");
         }
     }
+}
+
+/// The SMs of a mask.
+fn sms(mask: u32) -> SmSet {
+    let mut sms = SmSet::EMPTY;
+    for sm in (0..32).filter(|sm| mask >> sm & 1 == 1) {
+        sms.insert(SmId(sm));
+    }
+    sms
 }
 
 /// A seeded source of numbers (Steele, Lea and Flood 2014, SplitMix64).

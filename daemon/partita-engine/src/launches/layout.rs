@@ -5,10 +5,12 @@
 //! CTA for every place on foreign SMs that it may *burn*: a worker there leaves at once. Helper
 //! grids ([`super::helpers`]) make up for what is missing nonetheless.
 
+use super::spec::Spec;
 use super::{Launches, Pending};
 use crate::handover::Handover;
 use crate::handover::ledger::{Ledger, Usage};
-use crate::observer::task_size;
+use crate::observer::{TaskSize, task_size};
+use partita_model::control::Gates;
 use partita_model::{Nanos, SmId, SmSet, StreamId};
 
 /// How a launch of workers or tickets is laid out over the SMs.
@@ -17,17 +19,27 @@ pub(crate) struct Layout {
     pub(super) workers: Vec<u16>,
     /// CTAs of the main grid, those included that may burn.
     pub(super) ctas: u32,
-    /// CTAs per task.
-    pub(super) task: u32,
+    /// CTAs of a task.
+    pub(super) task: TaskSize,
+    /// Workers among them that the ledger holds.
+    pub(super) placed: u64,
     /// The SMs.
     pub(super) own: SmSet,
 }
 
 impl Layout {
-    /// Workers of the main grid that find a task, where the launch runs this many CTAs.
-    pub(super) fn sent(&self, ctas: u64) -> u64 {
-        let workers: u64 = self.workers.iter().map(|&count| u64::from(count)).sum();
-        workers.min(ctas.div_ceil(u64::from(self.task.max(1))))
+    /// The gates of the launch. Workers have their first tasks by place, unless CTAs wait for those
+    /// before them: such CTAs start in order.
+    pub(super) fn gates(&self, spec: &Spec, is_worker: bool, stalled: &SmSet) -> Gates {
+        let sm_count = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
+        let gates = Gates::new(sm_count, self.task.most);
+        let waits = !self.own.intersection(stalled).is_empty();
+        let mut gates = match is_worker && !spec.kernel.follows && !waits {
+            true => gates.by_place_for(&self.workers, self.placed),
+            false => gates,
+        };
+        gates.permit(&self.own, stalled);
+        gates
     }
 }
 
@@ -55,10 +67,10 @@ impl Launches {
             return None;
         }
         let task = match pending.is_worker() {
-            false => 1,
+            false => TaskSize::ONE,
             true => task_size(spec, left, room.min(left), cta_time),
         };
-        let tasks = left.div_ceil(task);
+        let tasks = left.div_ceil(task.expected.into());
         // One worker after the other over the SMs, as the hardware places them.
         let rounds = rounds_for(&rooms, tasks);
         let mut workers = vec![0; ledger.sm_count()];
@@ -68,9 +80,9 @@ impl Launches {
             workers[usize::from(sm.0)] = count;
             wanted += u64::from(count);
         }
-        let ctas = wanted.min(tasks) + ledger.burn(&own, stream, spec.cta, rounds);
-        let task = u32::try_from(task).expect("a task has at most ten CTAs");
-        Some(Layout { workers, ctas: u32::try_from(ctas).unwrap_or(u32::MAX), task, own })
+        let placed = wanted.min(tasks);
+        let ctas = placed + ledger.burn(&own, stream, spec.cta, rounds);
+        Some(Layout { workers, ctas: u32::try_from(ctas).unwrap_or(u32::MAX), task, placed, own })
     }
 }
 

@@ -44,9 +44,10 @@ use crate::handover::{Granted, Handover};
 use crate::turn::{Bug, Turn, earliest};
 use admission::{InFlight, Waiting};
 use arrivals::Latency;
-use control_block::{BlockPool, signal_abort, signal_allowed, signal_completed, signal_stalled};
+use control_block::{BlockPool, signal_abort, signal_completed, signal_gates};
 use helpers::SideStreams;
 use partita_device::{AddressRange, Device, DeviceError};
+use partita_model::control::{Gates, Telemetry};
 use partita_model::{
     ApplicationId, LaunchId, Nanos, OperationId, SessionId, SmId, SmSet, WindowId,
 };
@@ -211,14 +212,21 @@ impl Launches {
     // Signals.
 
     /// Tells an application's launches where its workers may be.
-    pub(crate) fn signal_granted(&mut self, turn: &mut Turn<'_>, change: &Granted) {
+    pub(crate) fn signal_granted(
+        &mut self,
+        turn: &mut Turn<'_>,
+        change: &Granted,
+        stalled: &SmSet,
+    ) {
         let Granted { application, from, to } = *change;
         let (now, unsure) = (turn.now(), turn.config().unsettled_tick);
         let gained = !to.difference(&from).is_empty();
         let mut failed = None;
         for launch in self.records.values_mut().filter(|l| l.place.application == application) {
             let Some(claims) = launch.claims_mut() else { continue };
-            failed = signal_allowed(turn.device, claims.block, &to).err().or(failed);
+            let changed = claims.gates.permit(&to, stalled);
+            let told = signal_gates(turn.device, claims.block, &claims.gates, &changed);
+            failed = told.err().or(failed);
             if gained {
                 // What was sent before was not for these SMs.
                 claims.unsure_until = claims.unsure_until.max(now + unsure);
@@ -236,14 +244,14 @@ impl Launches {
 
     /// Tells all launches where workers wait. A launch that began while some waited was kept off
     /// their SMs, and may go there now.
-    pub(crate) fn signal_stalled(&self, turn: &mut Turn<'_>, handover: &Handover) {
-        let mut failed = None;
-        for launch in self.records.values() {
-            let Some(claims) = launch.claims() else { continue };
-            let (block, stalled) = (claims.block, handover.stalled());
-            failed = signal_stalled(turn.device, block, &stalled).err().or(failed);
+    pub(crate) fn signal_stalled(&mut self, turn: &mut Turn<'_>, handover: &Handover) {
+        let (mut failed, stalled) = (None, handover.stalled());
+        for launch in self.records.values_mut() {
             let granted = handover.granted(launch.place.application);
-            failed = signal_allowed(turn.device, block, &granted).err().or(failed);
+            let Some(claims) = launch.claims_mut() else { continue };
+            let changed = claims.gates.permit(&granted, &stalled);
+            let told = signal_gates(turn.device, claims.block, &claims.gates, &changed);
+            failed = told.err().or(failed);
         }
         if let Some(error) = failed {
             turn.log_error(None, format!("a stall was not signalled: {error}"));
@@ -289,7 +297,7 @@ impl Launches {
                 }
             };
             if let Some(block) = block {
-                let _ = signal_abort(turn.device, block);
+                let _ = signal_abort(turn.device, block, launch.claims().is_some());
             }
             if !launch.main_done
                 && turn.device.cancel(launch.place.main).is_err()
@@ -364,10 +372,11 @@ impl Launch {
 }
 
 impl Claims {
-    fn new(block: partita_model::DeviceAddress, first: u64) -> Self {
+    fn new(block: partita_model::DeviceAddress, gates: Gates, first: u64) -> Self {
         Claims {
             block,
-            seen: control_block::Telemetry::default(),
+            gates,
+            seen: Telemetry::default(),
             counted: first,
             helpers: helpers::Helpers::default(),
             unsure_until: Nanos::default(),

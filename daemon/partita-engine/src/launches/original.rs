@@ -9,14 +9,14 @@
 //! block, or in the session's window where the kernel's own code keeps every access there.
 
 use super::Launches;
-use super::control_block::Shape;
 use super::params::Hidden;
 use super::spec::{Barrier, Form, Launch, Pending, Place, Run, Start};
 use super::watchdog::Watch;
 use crate::Fence;
 use crate::turn::{Bug, Turn};
 use partita_device::{AddressRange, Work};
-use partita_model::{CudaResult, DeviceAddress, SmSet};
+use partita_model::control::{Gates, Shape};
+use partita_model::{CudaResult, DeviceAddress};
 
 /// Zeroed bytes of a barrier.
 pub(crate) const BARRIER: [u8; 8] = [0; 8];
@@ -59,13 +59,8 @@ impl Launches {
         let mut workspace = None;
         if original.abort || original.barrier == Barrier::Used {
             // What the device adds to in a block is 0 at first, and the rest does not matter.
-            let shape = Shape {
-                grid: spec.grid,
-                task: 1,
-                main_ctas: 0,
-                allowed: SmSet::EMPTY,
-                stalled: SmSet::EMPTY,
-            };
+            let gates = Gates::default();
+            let shape = Shape { grid: spec.grid, first: 0, end: 0, main_ctas: 0, gates: &gates };
             match self.blocks.acquire(turn.device, &shape) {
                 Ok(block) => workspace = Some(block),
                 Err(error) => {

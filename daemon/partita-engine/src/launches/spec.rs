@@ -1,6 +1,5 @@
 //! What a program wants launched, and in which form it runs.
 
-use super::control_block::Telemetry;
 use super::params::Params;
 use super::worker::Worker;
 use super::{original, ticket};
@@ -10,6 +9,7 @@ use crate::kernel::Kernel;
 use crate::launches::watchdog::Watch;
 use crate::observer::{CountGroup, Expected, ProfileKey};
 use partita_device::Work;
+use partita_model::control::{Gates, Telemetry};
 use partita_model::{
     ApplicationId, DeviceAddress, Dim3, LaunchId, ModuleId, Nanos, OperationId, SessionId, SmSet,
     StreamId,
@@ -247,6 +247,8 @@ pub(super) enum Run {
 /// What workers and tickets have in common: CTAs are claimed from a control block.
 pub(super) struct Claims {
     pub(super) block: DeviceAddress,
+    /// What the launch may do on each SM.
+    pub(super) gates: Gates,
     pub(super) seen: Telemetry,
     /// CTAs that the application's account already has.
     pub(super) counted: u64,

@@ -8,15 +8,17 @@
 //! on.
 
 use super::arrivals::Arrivals;
-use super::control_block::{Shape, signal_range, signal_task};
+use super::control_block::signal_gates;
 use super::layout::{Layout, rounds_for};
 use super::params::Hidden;
 use super::spec::{Claims, Count, Form, Launch, Pending, Place, Run, Spec, Start};
 use super::watchdog::Watch;
 use super::{Launches, ticket};
 use crate::handover::Handover;
+use crate::observer::TaskSize;
 use crate::turn::{Bug, Turn};
 use partita_device::{AddressRange, Work};
+use partita_model::control::Shape;
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, LaunchId, Nanos, Sharing, SmId, SmSet,
 };
@@ -32,7 +34,7 @@ pub(super) struct Worker {
     pub(super) claims: Claims,
     /// Workers of the main grid that find a task, where no border moves.
     sent: u64,
-    /// CTAs per task.
+    /// CTAs of a task, as expected.
     task: u32,
     /// From when on the launch is watched for the time of its CTAs.
     since: Option<Since>,
@@ -133,13 +135,11 @@ impl Launches {
                 return Start::Failed;
             }
         };
-        let shape = Shape {
-            grid: spec.grid,
-            task: layout.task,
-            main_ctas: layout.ctas,
-            allowed: layout.own,
-            stalled: handover.stalled(),
-        };
+        let stalled = handover.stalled();
+        let gates = layout.gates(&spec, count.is_some(), &stalled);
+        let (first, end) = (spec.first, spec.end);
+        let main_ctas = layout.ctas;
+        let shape = Shape { grid: spec.grid, first, end, main_ctas, gates: &gates };
         let block = match self.blocks.acquire(turn.device, &shape) {
             Ok(block) => block,
             Err(error) => {
@@ -148,22 +148,17 @@ impl Launches {
                 return Start::Failed;
             }
         };
-        // A block's initial range is the whole grid.
-        let is_part = spec.first > 0 || !spec.is_last();
-        if is_part && let Err(error) = signal_range(turn.device, block, spec.first, spec.end) {
-            turn.log_error(Some(place.session), format!("{} has no range: {error}", spec.id));
-        }
         spec.params.push(Hidden::ControlBlock, block.0);
-        let sent = layout.sent(spec.ctas());
+        let sent = layout.placed;
         handover.ledger_mut().enter(place.stream, spec.id, spec.cta, layout.workers);
         self.waiting.remove(&place.main);
         self.took_off(place.application, true);
-        let (claims, id) = (Claims::new(block, spec.first), spec.id);
+        let (claims, id) = (Claims::new(block, gates, spec.first), spec.id);
         let run = match count {
             Some(count) => Run::Worker(Worker {
                 claims,
                 sent,
-                task: layout.task,
+                task: layout.task.expected,
                 since: None,
                 count,
                 count_block,
@@ -272,7 +267,8 @@ impl Launches {
                 return Ok(None);
             }
         };
-        let came = seen.registered.saturating_sub(claims.seen.registered);
+        // A worker that comes to a foreign SM leaves, and is still missing.
+        let came = seen.came_since(&claims.seen, &handover.granted(launch.place.application));
         // A ticket registers on foreign SMs too; one that has come to stay claims.
         let claimed = seen.next > claims.seen.next;
         let (now, main_done, fault) = (turn.now(), launch.main_done, seen.fault);
@@ -364,7 +360,7 @@ impl Launches {
         let launch = self.records.get(&id)?;
         let worker = launch.worker().filter(|worker| worker.count_block.is_none())?;
         let time = now.saturating_sub(launch.begun?).0;
-        let workers = worker.sent.max(worker.claims.seen.registered).max(1);
+        let workers = worker.sent.max(worker.claims.seen.registered_total()).max(1);
         let spent = time.saturating_mul(workers);
         Some(Nanos(spent / launch.spec.ctas().max(1)))
     }
@@ -380,21 +376,20 @@ impl Launches {
         Some((&launch.spec, handover.ledger().entered(launch.place.stream, id)))
     }
 
-    /// Tells a running launch how many CTAs a task has.
+    /// Tells a running launch how many CTAs a task has at most.
     pub(crate) fn set_task(
         &mut self,
         turn: &mut Turn<'_>,
         id: LaunchId,
-        size: u64,
+        size: TaskSize,
     ) -> Result<(), Bug> {
         let launch = self.known_mut(id)?;
         let session = launch.place.session;
         let worker = launch.worker_mut().ok_or(Bug::WrongForm(id))?;
-        if u64::from(worker.task) == size {
-            return Ok(());
-        }
-        worker.task = u32::try_from(size).unwrap_or(1);
-        if let Err(error) = signal_task(turn.device, worker.claims.block, size) {
+        worker.task = size.expected;
+        let (block, gates) = (worker.claims.block, &mut worker.claims.gates);
+        let changed = gates.set_task(size.most);
+        if let Err(error) = signal_gates(turn.device, block, gates, &changed) {
             turn.log_error(Some(session), format!("{id} was not told its task size: {error}"));
         }
         Ok(())
@@ -424,7 +419,7 @@ impl Launches {
         if seen.next >= total {
             return complete;
         }
-        if !seen.has_started(launch.spec.first) {
+        if !seen.has_started() {
             return Ok((Staffing::Lacking, None));
         }
         let own = handover.granted(launch.place.application).difference(&handover.stalled());

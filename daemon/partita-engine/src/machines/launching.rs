@@ -9,7 +9,9 @@ use crate::sessions::{Answer, Call, Head, Queued, Refusal, Submitted, Taken, The
 use crate::turn::{Bug, Turn};
 use crate::{LogLevel, Payload, Request};
 use partita_device::AddressRange;
-use partita_model::{CudaResult, LaunchId, Nanos, OperationId, SessionId, StreamId, request};
+use partita_model::{
+    CudaResult, LaunchId, Nanos, OperationId, Originals, SessionId, StreamId, request,
+};
 
 /// What became of the attempt to submit what queues hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -64,7 +66,11 @@ impl Machines {
         let who = (tenant, self.sessions.may_run_unfenced(tenant));
         fence(turn.common.guards, record.range().start, who, spec)?;
         let application = record.application();
-        let (before, last) = self.observer.cut(turn, self.handover.ledger(), session, pending);
+        // Counting costs an application that is alone more than its profile is worth.
+        let is_counted =
+            turn.config().originals == Originals::Never || self.sessions.applications().count() > 1;
+        let ledger = self.handover.ledger();
+        let (before, last) = self.observer.cut(turn, ledger, session, pending, is_counted);
         let name = self.sessions.application(application).map_or("", |a| &a.name);
         let Some(account) = self.observer.account_mut(application) else {
             turn.bug(session, Bug::NoApplication(application));

@@ -144,7 +144,8 @@ impl Machines {
 
     /// Tells an application's launches, and the trace, where its workers may be.
     fn announce(&mut self, turn: &mut Turn<'_>, change: &Granted) {
-        self.launches.signal_granted(turn, change);
+        let stalled = self.handover.stalled();
+        self.launches.signal_granted(turn, change, &stalled);
         let Granted { application, from, to } = *change;
         self.trace.push(TraceEntry::Resize { time: turn.now(), application, from, to });
     }

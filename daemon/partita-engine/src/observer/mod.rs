@@ -20,7 +20,7 @@ mod launch_times;
 mod profiling;
 
 pub(crate) use account::Account;
-pub(crate) use cta_times::task_size;
+pub(crate) use cta_times::{TaskSize, task_size};
 pub(crate) use launch_times::{Expected, LONG, SHORT, Took};
 pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
 
@@ -182,7 +182,12 @@ impl Observer {
     }
 
     /// Corrects the time of a launch's CTAs by what was seen. The task size that follows.
-    pub(crate) fn correct(&mut self, turn: &mut Turn<'_>, spec: &Spec, seen: &Measured) -> u64 {
+    pub(crate) fn correct(
+        &mut self,
+        turn: &mut Turn<'_>,
+        spec: &Spec,
+        seen: &Measured,
+    ) -> TaskSize {
         let known = self.cta_times.get(spec);
         let cta = seen.time.correct(known);
         self.cta_times.keep(spec, cta);
@@ -243,8 +248,9 @@ impl Observer {
         ledger: &Ledger,
         session: SessionId,
         pending: Box<Pending>,
+        is_counted: bool,
     ) -> (Vec<Pending>, Box<Pending>) {
-        self.profiles.cut(turn, ledger, session, pending)
+        self.profiles.cut(turn, ledger, session, pending, is_counted)
     }
 
     /// Gives a counting launch its block.

@@ -15,6 +15,8 @@
 //! are spread over the launch, but over at most its first [`SPREAD`] rounds, so that the profile of
 //! a launch of an hour is known before its end.
 //!
+//! Where originals may run while an application is alone, launches are counted only while another
+//! application is connected.
 //! Cooperative launches, tickets and originals are not counted. Kernels that may wait for writes of
 //! other CTAs have no counting form.
 //!
@@ -188,6 +190,7 @@ impl Profiles {
         checker: &Ledger,
         session: SessionId,
         mut pending: Box<Pending>,
+        is_counted: bool,
     ) -> (Vec<Pending>, Box<Pending>) {
         let spec = &mut pending.spec;
         let (Form::Worker(_), Some(hash)) = (&pending.form, &spec.kernel.hash) else {
@@ -198,7 +201,7 @@ impl Profiles {
         // A launch without a block would not count, and still be taken for one that did: a later
         // launch shall.
         let busy = self.open.len() >= MOST_BLOCKS;
-        if !turn.config().profiling || busy || self.is_known(&key) {
+        if !is_counted || !turn.config().profiling || busy || self.is_known(&key) {
             return (Vec::new(), pending);
         }
         let Some(cta) = counting_usage(turn, checker, spec) else {

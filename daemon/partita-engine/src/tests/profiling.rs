@@ -3,7 +3,7 @@
 use super::world::{COUNTED, SHARED_COUNTED, World};
 use crate::{Action, CloseReason, EngineConfig};
 use partita_model::{
-    Bytes, Class, Evidence, KernelProfile, LaunchShape, Note, PartitionerKind, SessionId,
+    Bytes, Class, Evidence, KernelProfile, LaunchShape, Note, Originals, PartitionerKind, SessionId,
 };
 use std::sync::Arc;
 
@@ -25,6 +25,13 @@ fn launched(world: &World) -> Vec<&str> {
     world.device.launched.iter().map(|name| &**name).collect()
 }
 
+/// Launches of an application alone are counted where originals never run.
+fn counting_world(sm_count: u16) -> World {
+    let mut world = World::new(sm_count);
+    world.engine.set_originals(Originals::Never);
+    world
+}
+
 fn run_launch(world: &mut World, session: SessionId, kernel: u32, ctas: u32) {
     world.start(session, 0, kernel, ctas);
     assert_eq!(world.synchronize(session), 0);
@@ -32,7 +39,7 @@ fn run_launch(world: &mut World, session: SessionId, kernel: u32, ctas: u32) {
 
 #[test]
 fn slices_of_two_launches_are_counted() {
-    let mut world = World::new(24);
+    let mut world = counting_world(24);
     let (session, _) = world.session();
     for _ in 0..3 {
         run_launch(&mut world, session, COUNTED, 20_000);
@@ -65,7 +72,7 @@ fn slices_of_two_launches_are_counted() {
 
 #[test]
 fn a_small_launch_is_counted_whole() {
-    let mut world = World::new(24);
+    let mut world = counting_world(24);
     let (session, _) = world.session();
     run_launch(&mut world, session, COUNTED, 500);
     assert_eq!(profiled(&world)[0].1[0].1.counts.ctas, 500);
@@ -77,12 +84,12 @@ fn a_small_launch_is_counted_whole() {
 
 #[test]
 fn what_was_kept_is_not_counted_again() {
-    let mut world = World::new(24);
+    let mut world = counting_world(24);
     let (session, _) = world.session();
     run_launch(&mut world, session, COUNTED, 20_000);
     let (hash, profiles) = profiled(&world).remove(0);
 
-    let mut again = World::new(24);
+    let mut again = counting_world(24);
     let (session, _) = again.session();
     again.engine.learn(&hash, &profiles);
     run_launch(&mut again, session, COUNTED, 20_000);
@@ -103,7 +110,7 @@ fn counting_can_be_off_and_can_find_no_memory() {
     run_launch(&mut world, session, COUNTED, 5000);
     assert_eq!(launched(&world), ["counted"]);
 
-    let mut world = World::new(24);
+    let mut world = counting_world(24);
     let (session, _) = world.session();
     world.device.leave_free(1 << 20);
     run_launch(&mut world, session, COUNTED, 5000);
@@ -113,7 +120,7 @@ fn counting_can_be_off_and_can_find_no_memory() {
 
 #[test]
 fn a_program_that_dies_while_it_is_counted_leaves_nothing() {
-    let mut world = World::new(24);
+    let mut world = counting_world(24);
     // In the midst of slices, and between them.
     for micros in [0, 3, 40, 80, 120, 400] {
         let (session, _) = world.session();
@@ -167,4 +174,17 @@ fn classes_come_from_profiles() {
         assert!((apki - accesses).abs() < 0.1, "{apki}");
     }
     assert!(text.contains("LLC accesses per kilo warp instruction"), "{text}");
+}
+
+#[test]
+fn an_application_alone_is_counted_once_others_come() {
+    let mut world = World::new(24);
+    let (session, _) = world.session();
+    run_launch(&mut world, session, COUNTED, 20_000);
+    assert!(!launched(&world).contains(&"counted-counting"));
+    let (other, _) = world.session();
+    run_launch(&mut world, session, COUNTED, 20_000);
+    assert!(launched(&world).contains(&"counted-counting"));
+    world.close(other, CloseReason::Goodbye);
+    world.finish();
 }

@@ -422,11 +422,11 @@ mod tests {
     #[test]
     fn frames_cost_what_they_cost() {
         let worker = of_form(KERNEL, Pass::Worker).unwrap();
-        assert_eq!(worker.before, trips(2, 1));
-        assert_eq!(worker.between, Some(trips(2, 1)));
-        assert_eq!(worker.after, Some(trips(1, 2)));
+        assert_eq!(worker.before, trips(1, 0));
+        assert_eq!(worker.between, Some(trips(1, 0)));
+        assert_eq!(worker.after, Some(trips(0, 0)));
         let ticket = of_form(KERNEL, Pass::Ticket).unwrap();
-        assert_eq!(ticket.before, trips(2, 1));
+        assert_eq!(ticket.before, trips(2, 0));
         assert_eq!((ticket.between, ticket.after), (None, Some(trips(0, 1))));
     }
 

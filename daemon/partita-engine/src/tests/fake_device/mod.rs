@@ -16,7 +16,7 @@ mod scheduler;
 mod streams;
 
 use partita_device::{AddressRange, Event, GridSpec, Outcome, Work};
-use partita_model::control::{ABORT, FAULT};
+use partita_model::control::{ABORT, EXHAUSTED, FAULT, NEXT};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
     ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId,
@@ -86,6 +86,8 @@ struct Cta {
     index: u64,
     sm: u16,
     state: State,
+    /// A worker that stays until its launch is complete.
+    stays: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -231,6 +233,7 @@ impl FakeDevice {
         let block = u64::from_le_bytes(*params.last_chunk().unwrap()) & !1;
         self.put(block + FAULT, 4, fault);
         self.put(block + ABORT, 4, 1);
+        self.put(block + NEXT, 8, EXHAUSTED);
     }
 
     /// Windows, allocations, modules, streams: what is left.
@@ -270,10 +273,6 @@ impl FakeDevice {
         let old = self.get(address, bytes);
         self.put(address, bytes, old + amount);
         old
-    }
-
-    fn bit(&mut self, address: u64, sm: u16) -> bool {
-        self.get(address + u64::from(sm / 32) * 4, 4) >> (sm % 32) & 1 == 1
     }
 
     fn done(&mut self, operation: OperationId, outcome: Outcome) {

@@ -2,13 +2,16 @@
 
 use super::{FakeDevice, Grid, State};
 use partita_model::control::{
-    ABORT, ALLOWED, COMPLETED, DEPARTED, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED, SLOT_BYTES,
-    SLOT_LEFT, SLOT_REGISTERED, STALLED, TASK, TELEMETRY, TOTAL,
+    ABORT, COMPLETED, DEPARTED, FIRST, Gate, HELPED, IDLE, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED,
+    SHIFT, SLOT_BYTES, SLOT_GATE, SLOT_LEFT, SLOT_REGISTERED, SLOT_RETURNED, SLOTS, STATIC, TOTAL,
 };
 use partita_model::profile;
 
 /// CTAs that share a bandwidth before they slow each other down.
 pub(super) const SHARED_AT_ONCE: u64 = 48;
+
+/// Tasks below that make a worker claim more.
+const SHORT_TASK_NANOS: u64 = 2_000;
 
 impl FakeDevice {
     /// The worker protocol.
@@ -21,43 +24,40 @@ impl FakeDevice {
         number: u32,
     ) -> Option<State> {
         let sm = self.grids[i].ctas[j].sm;
-        let slot = block + TELEMETRY + u64::from(sm) * SLOT_BYTES;
-        let window = self.grids[i].launch.access[0].start.0;
+        let slot = block + SLOTS + u64::from(sm) * SLOT_BYTES;
         let helper = number != MAIN_GRID;
         match state {
             State::Gone => None,
-            State::Starting => {
-                if self.get(block + ABORT, 4) != 0 || !self.bit(block + ALLOWED, sm) {
-                    return self.leave(block, helper);
-                }
-                self.add(slot + SLOT_REGISTERED, 4, 1);
-                self.register(sm, window);
-                Some(State::Border)
-            }
+            State::Starting => self.start_worker(i, j, block, helper),
             State::Border => {
                 let retired = self.get(block + RETIRED, 4) >> number & 1 == 1;
-                if retired || self.get(block + ABORT, 4) != 0 || !self.bit(block + ALLOWED, sm) {
-                    return self.unregister_and_leave(block, helper, sm, slot);
+                let gate = self.get(slot + SLOT_GATE, 4);
+                if retired || gate & 3 == 0 {
+                    return self.unregister_and_leave((i, j), block, true);
                 }
-                let empty = self.get(block + NEXT, 8) >= self.get(block + TOTAL, 8);
-                if self.bit(block + STALLED, sm) && !empty {
+                let (next, total) = (self.get(block + NEXT, 8), self.get(block + TOTAL, 8));
+                let (helped, next) = (next & HELPED != 0, next & !HELPED);
+                if next >= total {
+                    let others = helper || helped || self.grids[i].ctas[j].stays;
+                    let looks = gate & 3 == 1 && others && self.has_surplus(block);
+                    return match looks.then(|| self.take_by_place(block)).flatten() {
+                        Some(cta) => self.run(i, cta, 1),
+                        None => self.unregister_and_leave((i, j), block, helped),
+                    };
+                }
+                if gate & 3 == 2 {
                     return None;
                 }
-                let (task, total) = (self.get(block + TASK, 4), self.get(block + TOTAL, 8));
-                let first = self.add(block + NEXT, 8, task);
-                if first >= total {
-                    return self.unregister_and_leave(block, helper, sm, slot);
-                }
-                if self.grids[i].traits.faults {
-                    self.fault(i);
-                    return None;
-                }
-                let count = task.min(total - first);
-                Some(State::Busy { until: self.now + count * self.cta_nanos(i), first, count })
+                let most = (total - next) >> self.get(block + SHIFT, 4);
+                // Workers claim more only behind tasks that are short by their clock.
+                let is_short = self.cta_nanos(i) < SHORT_TASK_NANOS;
+                let task = if is_short { most.clamp(1, gate >> 8 & 0xff) } else { 1 };
+                let first = self.add(block + NEXT, 8, task) & !HELPED;
+                self.run(i, first, task.min(total - first))
             }
             State::Busy { until, .. } if until > self.now => {
                 let ends = self.grids[i].traits.spins && self.get(block + ABORT, 4) != 0;
-                if ends { self.unregister_and_leave(block, true, sm, slot) } else { None }
+                if ends { self.unregister_and_leave((i, j), block, false) } else { None }
             }
             State::Busy { first, count, .. } => {
                 for cta in first..first + count {
@@ -78,15 +78,90 @@ impl FakeDevice {
                 if done == total || self.get(block + ABORT, 4) != 0 {
                     return Some(State::Gone);
                 }
-                let may = self.bit(block + ALLOWED, sm) && !self.bit(block + STALLED, sm);
-                if may && self.get(block + NEXT, 8) < total {
-                    self.add(slot + SLOT_REGISTERED, 4, 1);
-                    self.register(sm, window);
-                    return Some(State::Border);
+                let open = self.get(slot + SLOT_GATE, 4) & 3 == 1;
+                if open && self.get(block + NEXT, 8) & !HELPED < total {
+                    return self.start_worker(i, j, block, helper);
                 }
                 None
             }
         }
+    }
+
+    /// A worker registers, and learns of its permission and its first task.
+    fn start_worker(&mut self, i: usize, j: usize, block: u64, helper: bool) -> Option<State> {
+        let sm = self.grids[i].ctas[j].sm;
+        let window = self.grids[i].launch.access[0].start.0;
+        let slot = block + SLOTS + u64::from(sm) * SLOT_BYTES;
+        if helper {
+            let next = self.get(block + NEXT, 8);
+            self.put(block + NEXT, 8, next | HELPED);
+        }
+        let place = self.add(slot + SLOT_REGISTERED, 4, 1);
+        let gate = self.get(slot + SLOT_GATE, 4);
+        let by_place = u64::from(Gate::by_place_in(u32::try_from(gate).unwrap()));
+        if gate & 3 != 0 {
+            self.register(sm, window);
+        }
+        if gate & 3 == 1 && place < by_place && !self.grids[i].traits.faults {
+            let first = self.get(block + FIRST, 8) + (gate >> 16) + place;
+            return self.run(i, first, 1);
+        }
+        if place < by_place {
+            let returned = self.get(slot + SLOT_RETURNED, 4);
+            self.put(slot + SLOT_RETURNED, 4, returned | 1 << place);
+        }
+        if !helper && !self.grids[i].ctas[j].stays {
+            let idle = self.add(block + IDLE, 4, 1);
+            if idle >= self.spare(block) {
+                let next = self.get(block + NEXT, 8);
+                self.put(block + NEXT, 8, next | HELPED);
+                let total = self.get(block + TOTAL, 8);
+                self.grids[i].ctas[j].stays = next & !HELPED >= total;
+            }
+        }
+        if gate & 3 == 0 {
+            self.add(slot + SLOT_LEFT, 4, 1);
+            return self.leave((i, j), block, true);
+        }
+        Some(State::Border)
+    }
+
+    /// CTAs of the main grid that need no task by place.
+    fn spare(&mut self, block: u64) -> u64 {
+        self.get(block + MAIN_CTAS, 4) - self.get(block + STATIC, 4)
+    }
+
+    fn has_surplus(&mut self, block: u64) -> bool {
+        self.get(block + IDLE, 4) > self.spare(block)
+    }
+
+    /// A task by place that nobody has.
+    fn take_by_place(&mut self, block: u64) -> Option<u64> {
+        (0..u64::from(self.facts.sm_count)).find_map(|sm| {
+            let slot = block + SLOTS + sm * SLOT_BYTES;
+            let gate = self.get(slot + SLOT_GATE, 4);
+            let by_place = u64::from(Gate::by_place_in(u32::try_from(gate).unwrap()));
+            let came = self.get(slot + SLOT_REGISTERED, 4);
+            let returned = self.get(slot + SLOT_RETURNED, 4);
+            let place = if came < by_place {
+                self.add(slot + SLOT_LEFT, 4, 1);
+                self.add(slot + SLOT_REGISTERED, 4, 1)
+            } else if returned != 0 {
+                self.put(slot + SLOT_RETURNED, 4, returned & (returned - 1));
+                returned.trailing_zeros().into()
+            } else {
+                return None;
+            };
+            Some(self.get(block + FIRST, 8) + (gate >> 16) + place)
+        })
+    }
+
+    fn run(&mut self, i: usize, first: u64, count: u64) -> Option<State> {
+        if self.grids[i].traits.faults {
+            self.fault(i);
+            return None;
+        }
+        Some(State::Busy { until: self.now + count * self.cta_nanos(i), first, count })
     }
 
     /// The tickets' protocol.
@@ -98,13 +173,11 @@ impl FakeDevice {
         block: u64,
     ) -> Option<State> {
         let sm = self.grids[i].ctas[j].sm;
-        let slot = block + TELEMETRY + u64::from(sm) * SLOT_BYTES;
+        let slot = block + SLOTS + u64::from(sm) * SLOT_BYTES;
         match state {
             State::Starting => {
-                let may = self.get(block + ABORT, 4) == 0
-                    && self.bit(block + ALLOWED, sm)
-                    && !self.bit(block + STALLED, sm);
-                if !may || self.get(block + NEXT, 8) >= self.get(block + TOTAL, 8) {
+                let open = self.get(slot + SLOT_GATE, 4) & 3 == 1;
+                if !open || self.get(block + NEXT, 8) >= self.get(block + TOTAL, 8) {
                     return Some(State::Gone);
                 }
                 self.add(slot + SLOT_REGISTERED, 4, 1);
@@ -112,7 +185,7 @@ impl FakeDevice {
                 self.register(sm, window);
                 let first = self.add(block + NEXT, 8, 1);
                 if first >= self.get(block + TOTAL, 8) {
-                    return self.unregister_and_leave(block, true, sm, slot);
+                    return self.ticket_leaves(sm, slot);
                 }
                 if self.grids[i].traits.faults {
                     self.fault(i);
@@ -122,7 +195,7 @@ impl FakeDevice {
             }
             State::Busy { until, .. } if until > self.now => {
                 let ends = self.grids[i].traits.spins && self.get(block + ABORT, 4) != 0;
-                if ends { self.unregister_and_leave(block, true, sm, slot) } else { None }
+                if ends { self.unregister_and_leave((i, j), block, false) } else { None }
             }
             State::Busy { first, .. } => {
                 assert!(
@@ -131,7 +204,7 @@ impl FakeDevice {
                 );
                 self.add(block + COMPLETED, 8, 1);
                 self.count(i, 1);
-                self.unregister_and_leave(block, true, sm, slot)
+                self.ticket_leaves(sm, slot)
             }
             State::Border | State::Parked | State::Gone => None,
         }
@@ -185,28 +258,40 @@ impl FakeDevice {
 
     fn unregister_and_leave(
         &mut self,
+        cta: (usize, usize),
         block: u64,
-        helper: bool,
-        sm: u16,
-        slot: u64,
+        others_may_work: bool,
     ) -> Option<State> {
-        self.add(slot + SLOT_LEFT, 4, 1);
+        let sm = self.grids[cta.0].ctas[cta.1].sm;
+        self.add(block + SLOTS + u64::from(sm) * SLOT_BYTES + SLOT_LEFT, 4, 1);
         self.registered[usize::from(sm)].1 -= 1;
-        self.leave(block, helper)
+        self.leave(cta, block, others_may_work)
     }
 
-    fn leave(&mut self, block: u64, helper: bool) -> Option<State> {
+    fn ticket_leaves(&mut self, sm: u16, slot: u64) -> Option<State> {
+        self.add(slot + SLOT_LEFT, 4, 1);
+        self.registered[usize::from(sm)].1 -= 1;
+        Some(State::Gone)
+    }
+
+    fn leave(
+        &mut self,
+        (i, j): (usize, usize),
+        block: u64,
+        others_may_work: bool,
+    ) -> Option<State> {
+        let helper = self.grids[i].block.is_some_and(|(_, number)| number != MAIN_GRID);
         if helper {
             return Some(State::Gone);
         }
-        // The last of the main grid departs once, however often it claims again.
-        if self.get(block + DEPARTED, 4) == self.get(block + MAIN_CTAS, 4) {
+        if self.grids[i].ctas[j].stays {
             return Some(State::Parked);
         }
-        let departed = self.add(block + DEPARTED, 4, 1) + 1;
-        if departed < self.get(block + MAIN_CTAS, 4) {
+        if !others_may_work || self.add(block + DEPARTED, 4, 1) + 1 < self.get(block + MAIN_CTAS, 4)
+        {
             return Some(State::Gone);
         }
+        self.grids[i].ctas[j].stays = true;
         Some(State::Parked)
     }
 

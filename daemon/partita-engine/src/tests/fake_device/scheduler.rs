@@ -49,7 +49,7 @@ impl FakeDevice {
                 let grid = &mut self.grids[i];
                 let index = grid.next_cta;
                 grid.next_cta += 1;
-                grid.ctas.push(Cta { index, sm, state: State::Starting });
+                grid.ctas.push(Cta { index, sm, state: State::Starting, stays: false });
                 let operation = grid.operation;
                 self.residency(operation, index, sm, ResidencyKind::Start);
             }

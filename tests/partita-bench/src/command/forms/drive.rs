@@ -2,8 +2,9 @@
 
 use super::lane::{Lane, Recorded, STREAMS};
 use partita_bench::Random;
-use partita_emu::direct::control_block;
-use partita_model::{DeviceAddress, Dim3, control};
+use partita_emu::direct::{control_block, open_gates};
+use partita_model::control::{self, Gates};
+use partita_model::{DeviceAddress, Dim3, SmId, SmSet};
 use partita_ptx::{KernelForm, Pass};
 
 /// Times that a partition changes while a launch runs.
@@ -46,8 +47,10 @@ pub fn run(
     let total = u64::try_from(launch.grid.count()).map_err(|error| error.to_string())?;
     let main = 1 + random.below(total.min(3 * u64::from(sms)));
     let main = u32::try_from(main).map_err(|error| error.to_string())?;
-    lane.put_control(&control_block(launch.grid, task, main, sms))?;
-    let mut grids = Grids { launch, params, offset, lane };
+    let by_place = form == KernelForm::Worker && random.below(2) == 0;
+    lane.put_control(&control_block(launch.grid, task, main, sms, by_place))?;
+    let gates = open_gates(launch.grid, task, main, sms, by_place);
+    let mut grids = Grids { launch, params, offset, lane, gates };
     match form {
         KernelForm::Worker => grids.enqueue(0, main, false)?,
         KernelForm::Ticket => grids.enqueue(0, 1 + main / 2, false)?,
@@ -56,15 +59,15 @@ pub fn run(
         if grids.lane.control_word(control::COMPLETED) >= total {
             break;
         }
-        let allowed = (0..sms).map(|_| random.below(2) == 0).collect::<Vec<_>>();
-        let stalled = (0..sms).map(|_| random.below(4) == 0).collect::<Vec<_>>();
-        grids.signal(&allowed, &stalled)?;
+        let allowed = some_of(sms, || random.below(2) == 0);
+        let stalled = some_of(sms, || random.below(4) == 0);
+        grids.permit(&allowed, &stalled)?;
         let ctas = u32::try_from(1 + random.below(u64::from(sms) * 2))
             .map_err(|error| error.to_string())?;
         grids.enqueue(1 + random.below(STREAMS - 1), ctas, true)?;
         grids.lane.advance(200 + random.below(4000));
     }
-    grids.signal(&vec![true; sms.into()], &vec![false; sms.into()])?;
+    grids.permit(&SmSet::range(0, sms), &SmSet::EMPTY)?;
     for _ in 0..total + 1 {
         grids.enqueue(1, u32::from(sms), true)?;
         grids.lane.settle(warp_instructions)?;
@@ -73,6 +76,17 @@ pub fn run(
         }
     }
     Err("waves of tickets complete nothing more".to_owned())
+}
+
+/// The SMs for which `is_one` holds, in turn.
+fn some_of(sms: u16, mut is_one: impl FnMut() -> bool) -> SmSet {
+    let mut some = SmSet::EMPTY;
+    for sm in (0..sms).map(SmId) {
+        if is_one() {
+            some.insert(sm);
+        }
+    }
+    some
 }
 
 /// Enqueues a launch in consecutive slices of random sizes. `first` is the offset of the parameter
@@ -107,8 +121,9 @@ pub fn run_in_order(
         return Err("it takes no tickets".to_owned());
     };
     let offset = rewrite.control_offset;
-    lane.put_control(&control_block(launch.grid, 1, 1, lane.sms()))?;
-    let mut grids = Grids { launch, params: launch.params.clone(), offset, lane };
+    lane.put_control(&control_block(launch.grid, 1, 1, lane.sms(), false))?;
+    let gates = open_gates(launch.grid, 1, 1, lane.sms(), false);
+    let mut grids = Grids { launch, params: launch.params.clone(), offset, lane, gates };
     for cta in ctas {
         grids
             .lane
@@ -124,7 +139,7 @@ fn check_telemetry(lane: &mut Lane, total: u64) -> Result<(), String> {
     let completed = lane.control_word(control::COMPLETED);
     let (mut came, mut left) = (0, 0);
     for sm in 0..u64::from(lane.sms()) {
-        let slot = control::TELEMETRY + sm * control::SLOT_BYTES;
+        let slot = control::SLOTS + sm * control::SLOT_BYTES;
         came += lane.control_word(slot + control::SLOT_REGISTERED) & u64::from(u32::MAX);
         left += lane.control_word(slot + control::SLOT_LEFT) & u64::from(u32::MAX);
     }
@@ -140,6 +155,7 @@ struct Grids<'a> {
     /// Of the control block's address among the parameters.
     offset: u64,
     lane: &'a mut Lane,
+    gates: Gates,
 }
 
 impl Grids<'_> {
@@ -152,13 +168,11 @@ impl Grids<'_> {
         self.lane.launch(stream, &grid, params)
     }
 
-    fn signal(&mut self, allowed: &[bool], stalled: &[bool]) -> Result<(), String> {
-        for (at, sms) in [(control::ALLOWED, allowed), (control::STALLED, stalled)] {
-            let mut bits = vec![0_u8; sms.len().div_ceil(32) * 4];
-            for (sm, _) in sms.iter().enumerate().filter(|(_, set)| **set) {
-                bits[sm / 8] |= 1 << (sm % 8);
-            }
-            self.lane.write(DeviceAddress(self.lane.control.0 + at), &bits)?;
+    /// Where the launch may claim, and where it waits.
+    fn permit(&mut self, allowed: &SmSet, stalled: &SmSet) -> Result<(), String> {
+        for sm in self.gates.permit(allowed, stalled) {
+            let gate = DeviceAddress(self.lane.control.0 + control::gate_at(sm));
+            self.lane.write(gate, &self.gates.word(sm).to_le_bytes())?;
         }
         Ok(())
     }

@@ -232,7 +232,8 @@ fn in_form(
             bytes.truncate(usize::try_from(kernel.param_bytes).unwrap_or(0));
         }
         let everywhere = SmSet::range(0, facts.sm_count);
-        rig.device().poke(block, &super::probe::block(&facts, CTAS, CTAS, 1, &everywhere))?;
+        let gates = super::probe::gates(&facts, 1, &everywhere);
+        rig.device().poke(block, &super::probe::block(&facts, CTAS, CTAS, &gates))?;
         let grid = grid(module, kernel, CTAS, bytes);
         for _ in 0..WAVES {
             let launched = rig.launch(0, &grid)?;

@@ -168,7 +168,8 @@ pub fn overhead(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, 
             let mut best = Nanos(u64::MAX);
             for _ in 0..3 {
                 let everywhere = SmSet::range(0, facts.sm_count);
-                let image = super::probe::block(&facts, total, ctas, 4, &everywhere);
+                let gates = super::probe::gates(&facts, 4, &everywhere);
+                let image = super::probe::block(&facts, total, ctas, &gates);
                 rig.device().poke(block, &image)?;
                 best = best.min(rig.time(&grid)?);
                 if form == 2 {

@@ -5,10 +5,9 @@ use crate::rig::{Grid, Param, Rig, RigError, params};
 use partita_cli::report::Metric;
 use partita_device::Device;
 use partita_model::control::{
-    self, ALLOWED, COMPLETED, DEPARTED, GRID_X, GRID_Y, GRID_Z, MAIN_CTAS, SLOT_BYTES, SLOT_LEFT,
-    SLOT_REGISTERED, TASK, TELEMETRY, TOTAL,
+    self, COMPLETED, DEPARTED, Gates, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, SLOTS, Shape,
 };
-use partita_model::{DeviceAddress, DeviceFacts, Nanos, SmId, SmSet};
+use partita_model::{DeviceAddress, DeviceFacts, Dim3, Nanos, SmId, SmSet};
 use std::collections::BTreeMap;
 
 const WINDOW: u64 = 1 << 30;
@@ -88,33 +87,26 @@ fn placement(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
     ])
 }
 
-/// A control block.
-pub fn block(facts: &DeviceFacts, total: u32, main: u32, task: u32, allowed: &SmSet) -> Vec<u8> {
-    let bytes = usize::try_from(control::block_bytes(facts.sm_count)).unwrap_or(0);
-    let mut block = vec![0; bytes];
-    let mut put = |offset: u64, value: &[u8]| {
-        let at = usize::try_from(offset).unwrap_or(0);
-        block[at..at + value.len()].copy_from_slice(value);
-    };
-    put(TOTAL, &u64::from(total).to_le_bytes());
-    put(TASK, &task.to_le_bytes());
-    put(MAIN_CTAS, &main.to_le_bytes());
-    for (offset, extent) in [(GRID_X, total), (GRID_Y, 1), (GRID_Z, 1)] {
-        put(offset, &extent.to_le_bytes());
-    }
-    put(ALLOWED, &bitmap(allowed));
+/// A control block with these gates.
+pub fn block(facts: &DeviceFacts, total: u32, main_ctas: u32, gates: &Gates) -> Vec<u8> {
+    let mut block = vec![0; usize::try_from(control::block_bytes(facts.sm_count)).unwrap_or(0)];
+    let (grid, end) = (Dim3::linear(total), u64::from(total));
+    control::initial(&Shape { grid, first: 0, end, main_ctas, gates }, &mut block);
     block
 }
 
-fn bitmap(sms: &SmSet) -> Vec<u8> {
-    sms.words().iter().flat_map(|word| word.to_le_bytes()).collect()
+/// Gates that are open for the SMs `allowed`, without tasks by place. `task` is the largest task.
+pub fn gates(facts: &DeviceFacts, task: u32, allowed: &SmSet) -> Gates {
+    let mut gates = Gates::new(facts.sm_count, task);
+    gates.permit(allowed, &SmSet::EMPTY);
+    gates
 }
 
 /// Workers that have registered, and that have left, of each SM.
 fn telemetry(rig: &mut Rig<'_>, block: DeviceAddress, sms: u16) -> Result<Vec<[u32; 2]>, RigError> {
     let mut slots = vec![0; usize::from(sms) * usize::try_from(SLOT_BYTES).unwrap_or(0)];
-    rig.device().peek(DeviceAddress(block.0 + TELEMETRY), &mut slots)?;
-    let size = usize::try_from(SLOT_BYTES).unwrap_or(8);
+    rig.device().peek(DeviceAddress(block.0 + SLOTS), &mut slots)?;
+    let size = usize::try_from(SLOT_BYTES).unwrap_or(16);
     let word = |slot: &[u8], offset: u64| {
         let at = usize::try_from(offset).unwrap_or(0);
         u32::from_le_bytes([slot[at], slot[at + 1], slot[at + 2], slot[at + 3]])
@@ -141,17 +133,18 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let mut rig = Rig::new(device, WINDOW)?;
     let module = rig.load(&worker)?;
     let (sms, counts) = (rig.memory(u64::from(total) * 4)?, rig.memory(u64::from(total) * 4)?);
-    let control = rig.signals(control::block_bytes(facts.sm_count))?;
-    rig.device().poke(control, &block(&facts, total, main, 1, &low))?;
+    let address = rig.signals(control::block_bytes(facts.sm_count))?;
+    let mut gates = gates(&facts, 1, &low);
+    rig.device().poke(address, &block(&facts, total, main, &gates))?;
     let grid = |ctas, pointer| {
         let own =
             [Param::Wide(sms.0), Param::Wide(counts.0), Param::Word(10_000), Param::Wide(pointer)];
         Grid { module, kernel: "spot", ctas, threads: 64, params: params(&own) }
     };
-    let launched = rig.launch(0, &grid(main, control.0))?;
-    let completed = DeviceAddress(control.0 + COMPLETED);
+    let launched = rig.launch(0, &grid(main, address.0))?;
+    let completed = DeviceAddress(address.0 + COMPLETED);
     let began = until(&mut rig, completed, u64::from(total / 8), Nanos(10_000_000_000))?;
-    let slots = telemetry(&mut rig, control, facts.sm_count)?;
+    let slots = telemetry(&mut rig, address, facts.sm_count)?;
     let registered: u32 = slots.iter().map(|[came, _]| *came).sum();
     // Who finds himself elsewhere may register, and leaves at once.
     let elsewhere = &slots[usize::from(half)..];
@@ -161,12 +154,15 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
 
     // The border moves: all SMs are lost, and as many won.
     let before = rig.device().now();
-    rig.device().poke(DeviceAddress(control.0 + ALLOWED), &bitmap(&high))?;
+    for sm in gates.permit(&high, &SmSet::EMPTY) {
+        let gate = DeviceAddress(address.0 + control::gate_at(sm));
+        rig.device().poke(gate, &gates.word(sm).to_le_bytes())?;
+    }
     let end = before + Nanos(10_000_000_000);
     let mut resize = None;
     while resize.is_none() && rig.device().now() < end {
         step(&mut rig)?;
-        let slots = telemetry(&mut rig, control, facts.sm_count)?;
+        let slots = telemetry(&mut rig, address, facts.sm_count)?;
         // One stays, idle, until the launch is complete; it has left its SM's count.
         if slots[..usize::from(half)].iter().all(|[came, left]| came == left) {
             resize = Some(rig.device().now().saturating_sub(before));
@@ -175,7 +171,7 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let parked = !rig.has_ended(launched);
     let mut helpers = Vec::new();
     for _ in 0..64 {
-        helpers.push(rig.launch(1, &grid(main, control.0 | 1))?);
+        helpers.push(rig.launch(1, &grid(main, address.0 | 1))?);
         if until(&mut rig, completed, u64::from(total), Nanos(200_000_000))? {
             break;
         }
@@ -187,7 +183,7 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     }
     let Ran { once, inside, first_half } = ran(&mut rig, [sms, counts], total, &low)?;
     let mut departed = [0; 4];
-    rig.device().peek(DeviceAddress(control.0 + DEPARTED), &mut departed)?;
+    rig.device().peek(DeviceAddress(address.0 + DEPARTED), &mut departed)?;
     rig.end()?;
     Ok(vec![
         holds("a confined launch begins", began),

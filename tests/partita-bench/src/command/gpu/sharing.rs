@@ -68,7 +68,8 @@ impl Bench {
         let workload = &self.kernels[which];
         // Those that start elsewhere leave at once, so there must be more.
         let launched = u32::from(self.facts.sm_count) * per_sm(&self.facts);
-        let image = super::probe::block(&self.facts, workload.ctas, launched, 4, sms);
+        let gates = super::probe::gates(&self.facts, 4, sms);
+        let image = super::probe::block(&self.facts, workload.ctas, launched, &gates);
         rig.device().poke(self.blocks[which], &image)?;
         let mut all = workload.params.clone();
         all.push(Param::Wide(self.blocks[which].0));
