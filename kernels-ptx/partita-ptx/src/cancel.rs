@@ -482,7 +482,14 @@ impl Scope {
         emit(module, body, out, "ld.volatile.global.u32", &[word, self.at(control::ABORT)]);
         emit(module, body, out, "setp.eq.u32", &[flag, word, Operand::Int(0)]);
         branch(module, body, out, go_on, on);
-        self.exit(module, body, out);
+        self.end_run(module, body, out);
+        // The exit is guarded, though the guard always holds: lanes that leave the loop earlier
+        // then meet the others behind it, as in a loop without this way out.
+        emit(module, body, out, "setp.eq.u32", &[flag, word, Operand::Int(0)]);
+        emit(module, body, out, "exit", &[]);
+        if let Some(Stmt::Inst(exit)) = out.last_mut() {
+            exit.guard = Some(Guard { reg: self.flag, negated: false });
+        }
         out.push(Stmt::Label(on));
     }
 
@@ -508,11 +515,13 @@ impl Scope {
         emit(module, body, out, "st.volatile.global.u32", &[self.at(control::ABORT), word]);
         let none_left = [self.at(control::NEXT), Operand::Int(control::EXHAUSTED)];
         emit(module, body, out, "red.global.or.b64", &none_left);
-        self.exit(module, body, out);
+        self.end_run(module, body, out);
+        emit(module, body, out, "exit", &[]);
         out.push(Stmt::Label(on));
     }
 
-    fn exit(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+    /// Tells the other threads of a worker that there is no run. The word is 0 afterwards.
+    fn end_run(&self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
         let (word, flag) = (Operand::Reg(self.word), Operand::Reg(self.flag));
         emit(module, body, out, "mov.u32", &[word, Operand::Int(0)]);
         match self.slot {
@@ -531,7 +540,6 @@ impl Scope {
                 }
             }
         }
-        emit(module, body, out, "exit", &[]);
     }
 
     fn at(&self, offset: u64) -> Operand {
