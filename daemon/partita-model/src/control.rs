@@ -350,14 +350,6 @@ impl Telemetry {
         self.registered.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Workers that have registered on some SMs since an earlier look.
-    #[must_use]
-    pub fn came_since(&self, earlier: &Telemetry, sms: &SmSet) -> u64 {
-        let at = |of: &Telemetry, sm: SmId| of.registered.get(usize::from(sm.0)).copied();
-        let came = |sm| at(self, sm).unwrap_or(0).wrapping_sub(at(earlier, sm).unwrap_or(0));
-        sms.iter().map(|sm| u64::from(came(sm))).sum()
-    }
-
     /// Whether any CTA is known to have started.
     #[must_use]
     pub fn has_started(&self) -> bool {

@@ -267,8 +267,7 @@ impl Launches {
                 return Ok(None);
             }
         };
-        // A worker that comes to a foreign SM leaves, and is still missing.
-        let came = seen.came_since(&claims.seen, &handover.granted(launch.place.application));
+        let came = seen.registered_total().saturating_sub(claims.seen.registered_total());
         // A ticket registers on foreign SMs too; one that has come to stay claims.
         let claimed = seen.next > claims.seen.next;
         let (now, main_done, fault) = (turn.now(), launch.main_done, seen.fault);

@@ -96,8 +96,13 @@ impl FakeDevice {
             let next = self.get(block + NEXT, 8);
             self.put(block + NEXT, 8, next | HELPED);
         }
-        let place = self.add(slot + SLOT_REGISTERED, 4, 1);
         let gate = self.get(slot + SLOT_GATE, 4);
+        // On a foreign SM a worker is there for a moment only, between two looks of the engine.
+        let is_foreign = gate & 3 == 0;
+        let place = match is_foreign {
+            true => u64::MAX,
+            false => self.add(slot + SLOT_REGISTERED, 4, 1),
+        };
         let by_place = u64::from(Gate::by_place_in(u32::try_from(gate).unwrap()));
         if gate & 3 != 0 {
             self.register(sm, window);
@@ -119,8 +124,7 @@ impl FakeDevice {
                 self.grids[i].ctas[j].stays = next & !HELPED >= total;
             }
         }
-        if gate & 3 == 0 {
-            self.add(slot + SLOT_LEFT, 4, 1);
+        if is_foreign {
             return self.leave((i, j), block, true);
         }
         Some(State::Border)
