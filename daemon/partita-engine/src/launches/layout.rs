@@ -29,14 +29,14 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The gates of the launch. Workers have their first tasks by place, with two exceptions. CTAs
-    /// that wait for those before them start in order. Where there are foreign SMs, the hardware
-    /// may place any CTA there, and the tasks of its own SM would wait for helpers.
+    /// that may wait for others start in order. Where there are foreign SMs, the hardware may place
+    /// any CTA there, and the tasks of its own SM would wait for helpers.
     pub(super) fn gates(&self, spec: &Spec, is_worker: bool, stalled: &SmSet) -> Gates {
         let sm_count = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
         let gates = Gates::new(sm_count, self.task.most);
         let waits = !self.own.intersection(stalled).is_empty();
         let is_whole = self.own.len() == sm_count;
-        let mut gates = match is_worker && !spec.kernel.follows && !waits && is_whole {
+        let mut gates = match is_worker && !spec.kernel.awaits && !waits && is_whole {
             true => gates.by_place_for(&self.workers, self.placed),
             false => gates,
         };

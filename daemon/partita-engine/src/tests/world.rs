@@ -466,7 +466,7 @@ fn kernel(name: &str) -> PreparedKernel {
         },
         registers: RegisterBound::Settled,
         hash: (name.contains("counted") || name.starts_with("brisk")).then(|| name.into()),
-        awaits: name.contains("awaiting"),
+        awaits: name.contains("awaiting") || name == "following",
         follows: name == "following",
         gives_up: name == "long" || name.contains("ticket"),
         loops: !name.contains("straight"),

@@ -47,7 +47,9 @@ pub fn run(
     let total = u64::try_from(launch.grid.count()).map_err(|error| error.to_string())?;
     let main = 1 + random.below(total.min(3 * u64::from(sms)));
     let main = u32::try_from(main).map_err(|error| error.to_string())?;
-    let by_place = form == KernelForm::Worker && random.below(2) == 0;
+    // CTAs that may wait for others start in order.
+    let in_order = lane.awaits(launch.module, &launch.kernel);
+    let by_place = form == KernelForm::Worker && random.below(2) == 0 && !in_order;
     lane.put_control(&control_block(launch.grid, task, main, sms, by_place))?;
     let gates = open_gates(launch.grid, task, main, sms, by_place);
     let mut grids = Grids { launch, params, offset, lane, gates };

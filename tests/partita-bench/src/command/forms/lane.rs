@@ -4,10 +4,11 @@ use partita_device::{Activity, AddressRange, Device, Event, GridSpec, Horizon, O
 use partita_emu::record::Entry;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, StreamId, WindowId};
+use partita_ptx::analysis::spin::may_wait;
 use partita_ptx::fence::cell_bits;
 use partita_ptx::passes::{self, Applied};
 use partita_ptx::{KernelReport, Pass, Rewrite, WorkerOptions};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Streams that a lane has.
 pub const STREAMS: u64 = 4;
@@ -45,6 +46,8 @@ struct LoadedModule {
     window: WindowId,
     steps: Vec<(Pass, Vec<KernelReport>)>,
     refused: BTreeMap<String, String>,
+    /// Kernels whose CTAs may wait for others.
+    awaiting: BTreeSet<String>,
     variables: Vec<DeviceAddress>,
 }
 
@@ -133,6 +136,8 @@ impl Lane {
         partita_ptx::verify(&parsed).map_err(|errors| errors.to_string())?;
         let bytes = self.windows.get(&window).map_or(0, |range| range.bytes);
         let options = WorkerOptions { cell_bits: cell_bits(bytes), ..WorkerOptions::default() };
+        let awaiting = parsed.kernels().into_iter().filter(|kernel| may_wait(&parsed, kernel.func));
+        let awaiting: BTreeSet<String> = awaiting.map(|kernel| kernel.name).collect();
         let Applied { module: rewritten, steps } = passes::apply(&parsed, self.passes, &options);
         let text =
             if self.passes.is_empty() { ptx.to_owned() } else { partita_ptx::print(&rewritten) };
@@ -153,7 +158,13 @@ impl Lane {
                     let refused = refused.collect();
                     self.modules.insert(
                         module,
-                        LoadedModule { window, steps: steps.clone(), refused, variables },
+                        LoadedModule {
+                            window,
+                            steps: steps.clone(),
+                            refused,
+                            awaiting: awaiting.clone(),
+                            variables,
+                        },
                     );
                 }
                 _ => {}
@@ -170,6 +181,11 @@ impl Lane {
             .filter(|report| report.name == kernel)
             .find_map(|report| report.refusals().first());
         refusal.map(ToString::to_string).or_else(|| module.refused.get(kernel).cloned())
+    }
+
+    /// Whether CTAs of a kernel may wait for others.
+    pub fn awaits(&self, module: ModuleId, kernel: &str) -> bool {
+        self.modules.get(&module).is_some_and(|module| module.awaiting.contains(kernel))
     }
 
     /// The form that a kernel has here, where it has a new one.
