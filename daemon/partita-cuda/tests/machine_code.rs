@@ -4,7 +4,7 @@ mod fake;
 
 use fake::{CUBIN, Fake, module_of};
 use partita_cuda_device::Options;
-use partita_device::{Confinement, Device, DeviceError, GridSpec, MachineCode, Outcome, Work};
+use partita_device::{Confinement, Confining, Device, DeviceError, GridSpec, Outcome, Work};
 use partita_model::SmSet;
 
 fn options(fake: &Fake) -> Options {

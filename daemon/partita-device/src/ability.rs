@@ -108,12 +108,22 @@ pub trait MachineCode {
         window: WindowId,
         image: Arc<[u8]>,
     ) -> Result<(), DeviceError>;
+}
 
+/// Keeps grids to SMs ([`crate::Work::LaunchOn`]), as the green contexts of CUDA do.
+pub trait Confining {
     /// Makes ready for launches on these SMs, a union of groups ([`crate::Device::sm_groups`]).
     ///
     /// # Errors
-    /// [`DeviceError::Unsupported`] where they are no union of groups.
+    /// [`DeviceError::Unsupported`] where they are no union of groups, or where the device keeps
+    /// grids to too many sets of SMs already.
     fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError>;
+
+    /// Whether launches on these SMs are possible now.
+    fn is_ready(&self, sms: &SmSet) -> bool;
+
+    /// Streams that can have grids on one set of SMs at a time. Grids of further streams wait.
+    fn streams(&self) -> usize;
 }
 
 /// Takes power from SMs.

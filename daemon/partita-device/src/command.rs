@@ -9,8 +9,7 @@ use std::sync::Arc;
 pub enum Work {
     /// Runs a grid.
     Launch(GridSpec),
-    /// Runs a grid of machine code on these SMs only. [`crate::MachineCode::confine`] has made them
-    /// ready.
+    /// Runs a grid on these SMs only. [`crate::Confining::confine`] has made them ready.
     LaunchOn {
         /// The grid.
         launch: GridSpec,

@@ -31,7 +31,7 @@ pub enum Event {
         /// The way in which it ended.
         outcome: Outcome,
     },
-    /// SMs that [`crate::MachineCode::confine`] was asked for can be launched on, or cannot.
+    /// SMs that [`crate::Confining::confine`] was asked for can be launched on, or cannot.
     Confined {
         /// The SMs.
         sms: SmSet,

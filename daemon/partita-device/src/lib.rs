@@ -32,8 +32,8 @@ mod event;
 mod host_memory;
 
 pub use ability::{
-    Aliasing, Counting, Gating, HostMapping, MachineCode, Relocation, ResidencyTrace, Textures,
-    TrafficSampling,
+    Aliasing, Confining, Counting, Gating, HostMapping, MachineCode, Relocation, ResidencyTrace,
+    Textures, TrafficSampling,
 };
 pub use command::{GridSpec, Work};
 pub use event::{
@@ -162,9 +162,8 @@ pub trait Device: Textures {
         None
     }
 
-    /// The groups of SMs that grids of machine code can be kept to ([`Work::LaunchOn`]): disjoint,
-    /// in order of their first SMs. SMs of no group may exist. Empty where the device keeps no such
-    /// grid to any SMs.
+    /// The groups of SMs that grids can be kept to ([`Work::LaunchOn`]): disjoint, in order of
+    /// their first SMs. SMs of no group may exist. Empty where the device keeps no grid to any SMs.
     fn sm_groups(&self) -> &[SmSet] {
         &[]
     }
@@ -323,6 +322,11 @@ pub trait Device: Textures {
 
     /// The ability to run machine code, where the device has it.
     fn machine_code(&mut self) -> Option<&mut dyn MachineCode> {
+        None
+    }
+
+    /// The ability to keep grids to SMs, where the device has it.
+    fn confining(&mut self) -> Option<&mut dyn Confining> {
         None
     }
 

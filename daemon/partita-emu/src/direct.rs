@@ -173,7 +173,7 @@ impl Prepared<'_> {
     pub fn again(&mut self, sms: SmSet) -> Result<GridCounters, DirectError> {
         self.launches += 1;
         let operation = OperationId(self.launches);
-        self.gpu.confine(STREAM, sms);
+        self.gpu.confine_stream(STREAM, sms);
         self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
         finish(&mut self.gpu, operation, u64::MAX)?;
         Ok(self.gpu.take_counters(operation).unwrap_or_default())

@@ -4,7 +4,9 @@
 //! A specification is a TOML file in which every number names its source. The crate embeds some;
 //! others are read from a path.
 
-use partita_model::{Bytes, Calibration, ComputeCapability, DeviceFacts, DeviceKind, Timekeeping};
+use partita_model::{
+    Bytes, Calibration, ComputeCapability, DeviceFacts, DeviceKind, SmSet, Timekeeping,
+};
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
@@ -41,6 +43,10 @@ pub struct Spec {
     pub memory_bytes: u64,
     /// Warp instructions that an SM issues per cycle.
     pub issue_per_cycle: u64,
+    /// SMs of a group to which grids can be kept, as by CUDA's green contexts. The last group may
+    /// have fewer.
+    #[serde(default = "texture_processing_cluster")]
+    pub sm_group: u16,
     /// Resident threads per SM.
     pub threads_per_sm: u32,
     /// Resident CTAs per SM.
@@ -213,6 +219,7 @@ impl Spec {
     fn impossible(&self) -> Option<(&'static str, String)> {
         let counts = [
             ("sms", u64::from(self.sms)),
+            ("sm_group", u64::from(self.sm_group)),
             ("sm_clock_khz", u64::from(self.sm_clock_khz)),
             ("memory_bytes", self.memory_bytes),
             ("issue_per_cycle", self.issue_per_cycle),
@@ -271,7 +278,7 @@ impl Spec {
         if let Some((key, _)) = residents.iter().find(|(_, value)| *value > 32_768) {
             return Some((key, "must be at most 32768".to_owned()));
         }
-        let capacity = partita_model::SmSet::CAPACITY;
+        let capacity = SmSet::CAPACITY;
         if self.sms > capacity {
             return Some(("sms", format!("must be at most {capacity}")));
         }
@@ -338,6 +345,13 @@ impl Spec {
         }
     }
 
+    /// The groups of SMs that grids can be kept to.
+    #[must_use]
+    pub fn sm_groups(&self) -> Vec<SmSet> {
+        let firsts = (0..self.sms).step_by(usize::from(self.sm_group));
+        firsts.map(|first| SmSet::range(first, self.sm_group.min(self.sms - first))).collect()
+    }
+
     /// Its bandwidths. An LLC access is a sector of 32 bytes; the interconnect is as wide as the
     /// SMs' ports together.
     #[must_use]
@@ -358,6 +372,12 @@ impl Spec {
 }
 
 /// Bytes that a miss fetches by default. Today's GPUs fetch sectors.
+/// SMs of a texture processing cluster (TPC): the smallest group of SMs that a green context can
+/// have, where SMs need not be scheduled together (CUDA Driver API, `cuDevSmResourceSplitByCount`).
+fn texture_processing_cluster() -> u16 {
+    2
+}
+
 fn sector() -> u64 {
     32
 }

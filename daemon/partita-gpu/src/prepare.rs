@@ -131,7 +131,9 @@ fn rewrite(
     let kernels = original.kernels();
     // Counting forms, which stand beside the program's kernels later, need no originals.
     let beside_forms = match target.originals {
-        Originals::Alone => kernels.iter().map(|kernel| kernel.name.clone()).collect(),
+        Originals::Short | Originals::Alone => {
+            kernels.iter().map(|kernel| kernel.name.clone()).collect()
+        }
         Originals::Never => BTreeSet::new(),
     };
     let options = WorkerOptions {

@@ -27,8 +27,11 @@ pub struct GpuConfig {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Originals {
-    /// In short launches of an application that has the GPU to itself.
+    /// In short launches that keep to their application's SMs: where it has the GPU to itself, and
+    /// where the device keeps the launch there.
     #[default]
+    Short,
+    /// In short launches of an application that has the GPU to itself.
     Alone,
     /// Only where the other form cannot serve the launch.
     Never,

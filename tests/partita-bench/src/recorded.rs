@@ -139,7 +139,9 @@ impl Follower {
             Entry::Fill { to, value, width, count } => {
                 self.enqueue(Work::Fill { to: *to, value: *value, width: *width, count: *count })
             }
-            Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params } => {
+            Entry::Launch {
+                module, kernel, grid, block, dynamic_shared, access, params, ..
+            } => {
                 let launch = GridSpec {
                     cooperative: false,
                     module: *module,
@@ -395,6 +397,7 @@ mod tests {
                 dynamic_shared: 0,
                 access: vec![(base, 1 << 22)],
                 params: base.0.to_le_bytes().to_vec(),
+                sms: None,
             },
         ]
     }

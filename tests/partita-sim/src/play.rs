@@ -61,10 +61,12 @@ pub fn run(seed: u64, log: bool) -> (Result<Outcome, Failure>, Vec<String>) {
     (result, play.world.into_log())
 }
 
-/// The GPU of a seed: of 2 to 24 SMs, mostly shared by SMs, with time kept or not.
+/// The GPU of a seed: of 2 to 24 SMs, in groups of 1 to 8 to which grids can be kept, mostly shared
+/// by SMs, with time kept or not.
 fn setup(random: &mut Random) -> Result<(EmulatedGpu, EngineConfig), String> {
     let mut spec = Spec::named("cd-search-24").map_err(|error| error.to_string())?;
     spec.sms = u16::try_from(random.between(2, 24)).unwrap_or(2);
+    spec.sm_group = 1 << random.below(4);
     let sharing = match random.below(8) {
         0 => Sharing::Mps,
         1 => Sharing::TimeSlice,
@@ -72,7 +74,11 @@ fn setup(random: &mut Random) -> Result<(EmulatedGpu, EngineConfig), String> {
     };
     let timing = if random.once_in(4) { Timing::Off } else { Timing::On };
     let options = Options { seed: random.next(), timing, sharing, ..Options::default() };
-    let originals = if random.once_in(2) { Originals::Alone } else { Originals::Never };
+    let originals = match random.below(4) {
+        0 => Originals::Never,
+        1 => Originals::Alone,
+        _ => Originals::Short,
+    };
     let config = EngineConfig { trace_entries: 1 << 22, originals, ..EngineConfig::default() };
     Ok((EmulatedGpu::new(spec, options), config))
 }

@@ -1,7 +1,7 @@
 //! The applications on each SM over time.
 //!
 //! The hardware chooses where it places a worker's CTA. A CTA on an SM of another application reads
-//! the signal and leaves. The last CTA of a launch's main grid stays where it is, idle, until the
+//! the signal and leaves. One CTA of a launch's main grid may stay where it is, idle, until the
 //! launch is complete, even after the SM has gone to another application. Two applications
 //! therefore do meet: briefly, or with an idle CTA.
 
@@ -22,23 +22,16 @@ struct Guest {
     since: Nanos,
 }
 
-/// Goes through a trace; the longest time that CTAs of two applications were on one SM together,
-/// neither of them the last of its grid.
+/// Goes through a trace; the longest time that CTAs of two applications were on one SM together.
+/// Of each grid one CTA does not count that leaves [`GLANCE`] before the last one or later.
 ///
 /// # Errors
 /// CTAs that come twice, leave without having come, or never leave.
 pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
-    let mut last: BTreeMap<OperationId, u64> = BTreeMap::new();
-    for entry in entries {
-        if let TraceEntry::Residency { change, .. } = entry
-            && change.kind == ResidencyKind::Exit
-        {
-            last.insert(change.grid, change.cta);
-        }
-    }
-    let waits = |(grid, cta): &Cta| last.get(grid) == Some(cta);
+    let mut ends: BTreeMap<OperationId, Nanos> = BTreeMap::new();
+    let mut exits: BTreeMap<Cta, Nanos> = BTreeMap::new();
+    let mut meetings: Vec<(Nanos, [Cta; 2])> = Vec::new();
     let mut present: BTreeMap<SmId, BTreeMap<Cta, Guest>> = BTreeMap::new();
-    let mut longest = Nanos(0);
     for entry in entries {
         let TraceEntry::Residency { change, application, launch } = entry else { continue };
         let sm = present.entry(change.sm).or_default();
@@ -60,22 +53,34 @@ pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
                 let guest = sm
                     .remove(&cta)
                     .ok_or_else(|| format!("{}: leaves without having come", place()))?;
-                if waits(&cta) {
-                    continue;
-                }
-                let others = sm
-                    .iter()
-                    .filter(|(cta, other)| other.application != guest.application && !waits(cta));
-                let met =
-                    others.map(|(_, other)| now.saturating_sub(guest.since.max(other.since))).max();
-                longest = longest.max(met.unwrap_or_default());
+                ends.insert(change.grid, now);
+                exits.insert(cta, now);
+                let others = sm.iter().filter(|(_, other)| other.application != guest.application);
+                meetings.extend(others.map(|(other_cta, other)| {
+                    (now.saturating_sub(guest.since.max(other.since)), [cta, *other_cta])
+                }));
             }
         }
     }
-    match present.iter().find(|(_, guests)| !guests.is_empty()) {
-        Some((sm, guests)) => Err(format!("{} CTAs never leave SM {}", guests.len(), sm.0)),
-        None => Ok(longest),
+    if let Some((sm, guests)) = present.iter().find(|(_, guests)| !guests.is_empty()) {
+        return Err(format!("{} CTAs never leave SM {}", guests.len(), sm.0));
     }
+    // The longest meetings first: of each, the CTA that leaves nearer to the end of its grid may be
+    // the one that stays.
+    meetings.sort_unstable_by_key(|(met, _)| std::cmp::Reverse(*met));
+    let before_end = |cta: &Cta| ends[&cta.0].saturating_sub(exits[cta]);
+    let mut stays: BTreeMap<OperationId, Cta> = BTreeMap::new();
+    for (met, ctas) in meetings {
+        if ctas.iter().any(|cta| stays.get(&cta.0) == Some(cta)) {
+            continue;
+        }
+        let may_stay = |cta: &&Cta| before_end(cta) <= GLANCE && !stays.contains_key(&cta.0);
+        match ctas.iter().filter(may_stay).min_by_key(|cta| before_end(cta)) {
+            Some(cta) => drop(stays.insert(cta.0, *cta)),
+            None => return Ok(met),
+        }
+    }
+    Ok(Nanos(0))
 }
 
 #[cfg(test)]
@@ -116,7 +121,7 @@ mod tests {
                 Start,
             ));
             entries.push(entry(
-                1000,
+                1_000_000,
                 7 + u16::try_from(application).unwrap(),
                 (application, 1),
                 Exit,

@@ -3,11 +3,11 @@
 use super::{ATTENTIVE, CudaDevice, refused};
 use crate::arrays::Texels;
 use crate::driver::Place;
-use crate::green::MOST_CONTEXTS;
+use crate::green::{MOST_CONTEXTS, STREAMS};
 use crate::traffic::Traffic;
 use partita_device::{
-    Activity, AddressRange, Aliasing, Confinement, Device, DeviceError, Event, Guards, Horizon,
-    HostMapping, HostSpan, MachineCode, Relocation, Textures, TrafficSampling, Work,
+    Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event, Guards,
+    Horizon, HostMapping, HostSpan, MachineCode, Relocation, Textures, TrafficSampling, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -204,6 +204,10 @@ impl Device for CudaDevice {
         Some(self)
     }
 
+    fn confining(&mut self) -> Option<&mut dyn Confining> {
+        Some(self)
+    }
+
     fn traffic_sampling(&mut self) -> Option<&mut dyn TrafficSampling> {
         if self.traffic.is_some() { Some(self) } else { None }
     }
@@ -361,6 +365,16 @@ impl MachineCode for CudaDevice {
         self.begin_loading(module, window)?;
         self.loader.load_code(module, image);
         Ok(())
+    }
+}
+
+impl Confining for CudaDevice {
+    fn is_ready(&self, sms: &SmSet) -> bool {
+        self.streams.has_context(sms)
+    }
+
+    fn streams(&self) -> usize {
+        STREAMS
     }
 
     fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {

@@ -5,8 +5,8 @@
 
 use partita_cuda_device::{CudaDevice, OpenError, Options};
 use partita_device::{
-    Activity, Confinement, Device, Event, GridSpec, Horizon, HostMemory, HostSpan, MachineCode,
-    ModuleFacts, Outcome, Work,
+    Activity, Confinement, Confining, Device, Event, GridSpec, Horizon, HostMemory, HostSpan,
+    MachineCode, ModuleFacts, Outcome, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};

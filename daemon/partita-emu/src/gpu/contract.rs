@@ -1,10 +1,12 @@
 //! The emulated GPU as a [`Device`].
 
+use super::grid::Grid;
 use super::stream::{Front, Queued, Stream, Task};
-use super::{Cancel, EmulatedGpu, Kernels, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
+use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{
-    Activity, AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, Guards,
-    Horizon, HostMapping, HostSpan, Outcome, Relocation, ResidencyTrace, Textures, Work,
+    Activity, AddressRange, Aliasing, Confinement, Confining, Counting, Device, DeviceError, Event,
+    Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Relocation, ResidencyTrace, Textures,
+    Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -38,6 +40,10 @@ impl Device for EmulatedGpu {
 
     fn is_at_rest(&self) -> bool {
         self.rests()
+    }
+
+    fn sm_groups(&self) -> &[SmSet] {
+        &self.groups
     }
 
     fn now(&self) -> Nanos {
@@ -124,17 +130,14 @@ impl Device for EmulatedGpu {
         }
         self.check_work(&work)?;
         let what = match work {
-            Work::LaunchOn { .. } => {
-                return Err(DeviceError::Unsupported(
-                    "keeping grids to SMs as they are".to_owned(),
-                ));
+            Work::LaunchOn { launch, sms } => {
+                Confining::confine(self, sms)?;
+                let grid = self.check_launch(operation, launch)?;
+                self.grid_task(Grid { sms, ..grid })
             }
             Work::Launch(launch) => {
                 let grid = self.check_launch(operation, launch)?;
-                match self.options.kernels {
-                    Kernels::Run => Task::Grid(Box::new(grid)),
-                    Kernels::Skip => Task::Work(Work::Marker),
-                }
+                self.grid_task(grid)
             }
             work => Task::Work(work),
         };
@@ -211,6 +214,10 @@ impl Device for EmulatedGpu {
     }
 
     fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
+        Some(self)
+    }
+
+    fn confining(&mut self) -> Option<&mut dyn Confining> {
         Some(self)
     }
 
@@ -328,6 +335,25 @@ impl HostMapping for EmulatedGpu {
         variables: u64,
     ) -> Result<(), DeviceError> {
         self.memory.map_host(window, start, memory, variables)
+    }
+}
+
+/// A grid is kept to its SMs by the block scheduler, so there is nothing to make ready.
+impl Confining for EmulatedGpu {
+    fn is_ready(&self, sms: &SmSet) -> bool {
+        let inside = self.groups.iter().filter(|group| group.difference(sms).is_empty());
+        inside.fold(SmSet::EMPTY, |all, group| all.union(group)) == *sms && !sms.is_empty()
+    }
+
+    fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {
+        if !self.is_ready(&sms) {
+            return Err(DeviceError::Unsupported(format!("SMs {sms} are no whole groups")));
+        }
+        Ok(Confinement::Ready)
+    }
+
+    fn streams(&self) -> usize {
+        usize::MAX
     }
 }
 

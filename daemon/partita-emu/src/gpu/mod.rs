@@ -152,6 +152,8 @@ pub struct EmulatedGpu {
     ended_sum: GridCounters,
     /// The SMs that a stream's grids may use, for streams that may not use all.
     confined: BTreeMap<StreamId, SmSet>,
+    /// The groups of SMs that grids can be kept to.
+    groups: Vec<SmSet>,
     gated: SmSet,
     contexts: Contexts,
 }
@@ -204,6 +206,7 @@ impl EmulatedGpu {
             ended: VecDeque::new(),
             ended_sum: GridCounters::default(),
             confined: BTreeMap::new(),
+            groups: spec.sm_groups(),
             gated: SmSet::EMPTY,
             contexts: Contexts::default(),
             options,
@@ -240,8 +243,15 @@ impl EmulatedGpu {
 
     /// Sets the SMs of a stream's later grids, as a partition in hardware would. Grids that have
     /// begun keep their SMs. SMs that the GPU lacks are ignored; a stream without SMs waits.
-    pub fn confine(&mut self, stream: StreamId, sms: SmSet) {
+    pub fn confine_stream(&mut self, stream: StreamId, sms: SmSet) {
         self.confined.insert(stream, sms.intersection(&SmSet::range(0, self.spec.sms)));
+    }
+
+    fn grid_task(&self, grid: Grid) -> Task {
+        match self.options.kernels {
+            Kernels::Run => Task::Grid(Box::new(grid)),
+            Kernels::Skip => Task::Work(Work::Marker),
+        }
     }
 
     /// Bytes in live allocations.
@@ -410,11 +420,9 @@ impl EmulatedGpu {
                 let begin = free_at.max(queued.since).min(self.now);
                 grid.start = (begin + latency).max(self.now);
                 grid.end = grid.start;
-                if let Some(sms) = self.confined.get(&id) {
-                    grid.sms = *sms;
-                } else {
-                    grid.sms = self.sms_of_context(grid.window);
-                }
+                let confined = self.confined.get(&id).copied();
+                let open = confined.unwrap_or_else(|| self.sms_of_context(grid.window));
+                grid.sms = grid.sms.intersection(&open);
                 self.order.push(operation);
                 self.grids.insert(operation, *grid);
                 self.streams.of_grid.insert(operation, id);

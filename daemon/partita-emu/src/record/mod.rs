@@ -130,6 +130,9 @@ pub enum Entry {
         /// The parameter space.
         #[serde(skip)]
         params: Vec<u8>,
+        /// The SMs that its grid is kept to ([`partita_device::Work::LaunchOn`]).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        sms: Option<SmSet>,
     },
     /// An operation that recordings do not support.
     Unsupported {

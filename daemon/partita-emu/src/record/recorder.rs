@@ -3,8 +3,8 @@
 use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
-    Activity, AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, GridSpec,
-    Guards, Horizon, HostMemory, HostSpan, Relocation, ResidencyTrace, Textures, Work,
+    Activity, AddressRange, Aliasing, Confining, Counting, Device, DeviceError, Event, Gating,
+    GridSpec, Guards, Horizon, HostMemory, HostSpan, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -262,6 +262,10 @@ impl Device for Recorder {
         self.device.is_at_rest()
     }
 
+    fn sm_groups(&self) -> &[SmSet] {
+        self.device.sm_groups()
+    }
+
     fn now(&self) -> Nanos {
         self.device.now()
     }
@@ -329,9 +333,7 @@ impl Device for Recorder {
             Work::WaitValue { address, word } => {
                 Err(Step::WaitWord(stream, operation, *address, *word))
             }
-            // The emulated GPU refuses this work, so nothing is recorded.
-            Work::LaunchOn { .. } => return self.device.enqueue(stream, operation, work),
-            Work::Launch(launch) => {
+            Work::Launch(launch) | Work::LaunchOn { launch, .. } => {
                 let GridSpec {
                     module, kernel, grid, block, dynamic_shared, params, access, ..
                 } = launch.clone();
@@ -343,6 +345,10 @@ impl Device for Recorder {
                     dynamic_shared,
                     access: access.iter().map(|range| (range.start, range.bytes)).collect(),
                     params,
+                    sms: match &work {
+                        Work::LaunchOn { sms, .. } => Some(*sms),
+                        _ => None,
+                    },
                 })
             }
             Work::CopyToDevice { to, from } => Ok(Entry::Write { to: *to, bytes: bytes_of(from) }),
@@ -385,6 +391,10 @@ impl Device for Recorder {
 
     fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
         Some(self)
+    }
+
+    fn confining(&mut self) -> Option<&mut dyn Confining> {
+        self.device.confining()
     }
 
     fn gating(&mut self) -> Option<&mut dyn Gating> {

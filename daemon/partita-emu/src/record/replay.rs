@@ -308,11 +308,11 @@ impl Replay {
             }
             Entry::Copy { to, from, bytes } => Work::CopyOnDevice { to, from, bytes },
             Entry::Fill { to, value, width, count } => Work::Fill { to, value, width, count },
-            Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params } => {
+            Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params, sms } => {
                 let access =
                     access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect();
                 let kernel = kernel.into();
-                Work::Launch(GridSpec {
+                let launch = GridSpec {
                     module,
                     kernel,
                     grid,
@@ -321,7 +321,11 @@ impl Replay {
                     params,
                     access,
                     cooperative: false,
-                })
+                };
+                match sms {
+                    Some(sms) => Work::LaunchOn { launch, sms },
+                    None => Work::Launch(launch),
+                }
             }
             _ => return self.differs(|| "that is nothing that is enqueued".to_owned()),
         };

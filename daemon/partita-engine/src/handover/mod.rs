@@ -115,6 +115,14 @@ impl Handover {
         self.granted.get(&id).copied().unwrap_or(SmSet::EMPTY)
     }
 
+    /// The SMs on which an application's next workers may begin. A worker that began where workers
+    /// wait would only wait. Where all its SMs are stalled, it shall.
+    pub(crate) fn open_to(&self, id: ApplicationId) -> SmSet {
+        let granted = self.granted(id);
+        let open = granted.difference(&self.stalled);
+        if open.is_empty() { granted } else { open }
+    }
+
     /// Whether an application holds every SM, and works on every one of them.
     pub(crate) fn has_all(&self, id: ApplicationId) -> bool {
         let held = self.granted(id) == self.ledger.sms() && !self.pending;

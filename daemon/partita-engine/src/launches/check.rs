@@ -82,8 +82,8 @@ impl Checker<'_> {
         let (block, dynamic_shared) = (request.block, request.dynamic_shared);
         let worker = known(&kernel.facts, &kernel.name)?;
         let as_written = |entry: &std::sync::Arc<str>, reason: Option<String>, barrier, abort| {
-            let (entry, keeps_to_partition) = (entry.clone(), false);
-            Form::Original(AsWritten { entry, reason, barrier, abort, keeps_to_partition })
+            let (entry, keeps_to) = (entry.clone(), None);
+            Form::Original(AsWritten { entry, reason, barrier, abort, keeps_to })
         };
         let as_worker = self.check_resources(worker, block, dynamic_shared);
         if kernel.is_machine_code && request.cooperative {

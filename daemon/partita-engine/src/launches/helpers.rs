@@ -7,8 +7,9 @@
 //! workers that are missing then. The fewer side streams are left, the longer a launch waits from
 //! one helper grid to the next.
 
+use super::confinement::launch_on;
 use super::control_block::signal_retired;
-use super::spec::{Launch, Run};
+use super::spec::{Launch, Place, Run};
 use super::{Launches, Staffing};
 use crate::handover::Handover;
 use crate::handover::ledger::Usage;
@@ -35,6 +36,8 @@ struct Helper {
     /// The number by which its workers find their bit in the control block. All waves have the
     /// first.
     number: u32,
+    /// The SMs to which the device keeps it.
+    kept_to: Option<SmSet>,
 }
 
 /// The helper grids of one launch that are in flight.
@@ -45,6 +48,11 @@ impl Helpers {
     /// Their operations.
     pub(super) fn grids(&self) -> impl Iterator<Item = OperationId> {
         self.0.keys().copied()
+    }
+
+    /// Their streams, with the SMs to which the device keeps them.
+    pub(super) fn kept(&self) -> impl Iterator<Item = (StreamId, Option<SmSet>)> {
+        self.0.values().map(|helper| (helper.stream, helper.kept_to))
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -128,13 +136,15 @@ impl Launches {
         longest_task: Nanos,
         is_alone: bool,
     ) -> Result<(Staffing, Option<Grid>), Bug> {
+        let Place { application, stream, .. } = self.known(id)?.place;
+        let kept_to = self.kept_to(turn, handover, application, stream);
         if matches!(self.known(id)?.run, Run::Ticket(_)) {
-            return self.send_waves(turn, handover, window, (id, is_alone));
+            return self.send_waves(turn, handover, window, (id, is_alone, kept_to));
         }
         let now = turn.now();
-        let (staffing, wanted) = self.top_up(handover, id, now)?;
+        let (staffing, wanted) = self.top_up(handover, id, (now, kept_to.is_some()))?;
         let Some(wanted) = wanted else { return Ok((staffing, None)) };
-        let sent = self.send_helper(turn, window, (id, wanted.ctas), longest_task)?;
+        let sent = self.send_helper(turn, window, (id, wanted.ctas, kept_to), longest_task)?;
         if !matches!(sent, Sent::Later) {
             let latency = self.latency;
             let worker = self.known_mut(id)?.worker_mut().ok_or(Bug::WrongForm(id))?;
@@ -148,7 +158,7 @@ impl Launches {
         &mut self,
         turn: &mut Turn<'_>,
         window: AddressRange,
-        (id, ctas): (LaunchId, u64),
+        (id, ctas, kept_to): (LaunchId, u64, Option<SmSet>),
         longest_task: Nanos,
     ) -> Result<Sent, Bug> {
         let session = self.known(id)?.place.session;
@@ -169,7 +179,7 @@ impl Launches {
         let operation = OperationId(turn.next_id());
         let pointer = DeviceAddress(block.0 | u64::from(number));
         let ctas = u32::try_from(ctas).unwrap_or(u32::MAX);
-        let work = self.claiming_grid(self.known(id)?, window, ctas, pointer);
+        let work = launch_on(kept_to, self.claiming_grid(self.known(id)?, window, ctas, pointer));
         let accepted = turn.device.enqueue(stream, operation, work);
         let (now, pause) = (turn.now(), turn.config().unsettled_tick);
         let launch = self.known_mut(id)?;
@@ -183,7 +193,7 @@ impl Launches {
             return Ok(Sent::Refused);
         }
         let claims = launch.claims_mut().ok_or(Bug::WrongForm(id))?;
-        claims.helpers.0.insert(operation, Helper { stream, number });
+        claims.helpers.0.insert(operation, Helper { stream, number, kept_to });
         self.side_streams.entry(session).or_default().idle.remove(&stream);
         Ok(Sent::Grid(Grid { session, stream, operation, launch: id }))
     }
@@ -242,7 +252,8 @@ impl Launches {
             let taken = running.iter().map(|(cta, claims)| (*cta, claims.seen.live_at(sm)));
             u64::from(ledger.room_among(taken, cta).min(rounds))
         };
-        ledger.sms().difference(own).iter().map(free).sum()
+        let taken = own.union(&self.taken_as_written());
+        ledger.sms().difference(&taken).iter().map(free).sum()
     }
 
     /// Whether the next helper grid of a launch waits, so that it brings workers for more SMs. The

@@ -2,7 +2,8 @@
 //!
 //! A launch gets as many workers as the ledger has room for on the application's SMs, but no more
 //! than there are tasks. The hardware places CTAs wherever there is room. So a grid also needs one
-//! CTA for every place on foreign SMs that it may *burn*: a worker there leaves at once. Helper
+//! CTA for every place on foreign SMs that it may *burn*: a worker there leaves at once, unless
+//! the device keeps the grid to the application's SMs ([`super::confinement`]). Helper
 //! grids ([`super::helpers`]) make up for what is missing nonetheless.
 
 use super::spec::Spec;
@@ -11,7 +12,7 @@ use crate::handover::Handover;
 use crate::handover::ledger::{Ledger, Usage};
 use crate::observer::{TaskSize, task_size};
 use partita_model::control::Gates;
-use partita_model::{Nanos, SmId, SmSet, StreamId};
+use partita_model::{ApplicationId, Nanos, SmId, SmSet, StreamId};
 
 /// How a launch of workers or tickets is laid out over the SMs.
 pub(crate) struct Layout {
@@ -25,18 +26,20 @@ pub(crate) struct Layout {
     pub(super) placed: u64,
     /// The SMs.
     pub(super) own: SmSet,
+    /// The device keeps the main grid to these.
+    pub(super) is_kept: bool,
 }
 
 impl Layout {
     /// The gates of the launch. Workers have their first tasks by place, with two exceptions. CTAs
-    /// that may wait for others start in order. Where there are foreign SMs, the hardware may place
-    /// any CTA there, and the tasks of its own SM would wait for helpers.
+    /// that may wait for others start in order. Where CTAs may start on foreign SMs, the tasks of
+    /// their own SMs would wait for helpers.
     pub(super) fn gates(&self, spec: &Spec, is_worker: bool, stalled: &SmSet) -> Gates {
         let sm_count = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
         let gates = Gates::new(sm_count, self.task.most);
         let waits = !self.own.intersection(stalled).is_empty();
-        let is_whole = self.own.len() == sm_count;
-        let mut gates = match is_worker && !spec.kernel.awaits && !waits && is_whole {
+        let stays = self.own.len() == sm_count || self.is_kept;
+        let mut gates = match is_worker && !spec.kernel.awaits && !waits && stays {
             true => gates.by_place_for(&self.workers, self.placed),
             false => gates,
         };
@@ -51,17 +54,12 @@ impl Launches {
     pub(crate) fn lay_out(
         &self,
         handover: &Handover,
-        (application, stream): (partita_model::ApplicationId, StreamId),
-        pending: &Pending,
-        cta_time: Option<Nanos>,
+        (application, stream): (ApplicationId, StreamId),
+        is_kept: bool,
+        (pending, cta_time): (&Pending, Option<Nanos>),
     ) -> Option<Layout> {
         let (spec, left) = (&pending.spec, pending.spec.ctas());
-        let granted = handover.granted(application);
-        // A worker that begins where workers wait would only wait. Where all SMs are stalled, it
-        // shall.
-        let own = Some(granted.difference(&handover.stalled()))
-            .filter(|own| !own.is_empty())
-            .unwrap_or(granted);
+        let own = handover.open_to(application);
         let ledger = handover.ledger();
         let rooms = ledger.rooms(&own, stream, spec.cta);
         let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
@@ -83,8 +81,12 @@ impl Launches {
             wanted += u64::from(count);
         }
         let placed = wanted.min(tasks);
-        let ctas = placed + ledger.burn(&own, stream, spec.cta, rounds);
-        Some(Layout { workers, ctas: u32::try_from(ctas).unwrap_or(u32::MAX), task, placed, own })
+        let burn = match is_kept {
+            true => 0,
+            false => ledger.burn(&own.union(&self.taken_as_written()), stream, spec.cta, rounds),
+        };
+        let ctas = u32::try_from(placed + burn).unwrap_or(u32::MAX);
+        Some(Layout { workers, ctas, task, placed, own, is_kept })
     }
 }
 

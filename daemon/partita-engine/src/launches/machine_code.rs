@@ -12,22 +12,19 @@
 //! machine code runs alone on the device, as originals do.
 
 use super::Launches;
+use super::confinement::{Readiness, whole_groups};
 use super::spec::{AsWritten, Barrier, Form, Launch, Pending, Place, Run, Start};
 use super::watchdog::Watch;
 use crate::LogLevel;
-use crate::effects::Effect;
 use crate::handover::Handover;
 use crate::turn::Turn;
-use partita_device::{AddressRange, Confinement, Device, Work};
+use partita_device::{AddressRange, Device, Work};
 use partita_model::{ApplicationId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Launches of one stream that the device is given ahead: all of them keep their SMs when borders
 /// move.
 const MOST_AHEAD: usize = 8;
-
-/// Sets that were not made ready are remembered. When there are more, all are tried again.
-const MOST_REMEMBERED: usize = 64;
 
 /// Where machine code can run.
 enum Confined {
@@ -59,11 +56,6 @@ impl Launches {
         }
     }
 
-    /// Whether the device makes SMs ready.
-    pub(crate) fn is_confining(&self) -> bool {
-        !self.confining.is_empty()
-    }
-
     /// Starts machine code on what its application has of whole groups.
     pub(crate) fn start_on_groups(
         &mut self,
@@ -86,7 +78,7 @@ impl Launches {
                     reason: Some(reason),
                     barrier: Barrier::None,
                     abort: false,
-                    keeps_to_partition: false,
+                    keeps_to: None,
                 });
                 // It takes its turn as an original where it stands.
                 self.look_by(turn.now());
@@ -131,15 +123,12 @@ impl Launches {
         application: ApplicationId,
     ) -> Confined {
         let granted = handover.granted(application);
-        let whole = |sms: &SmSet| {
-            let groups = turn.device.sm_groups().iter();
-            let inside = groups.filter(|group| group.difference(sms).is_empty());
-            inside.fold(SmSet::EMPTY, |all, group| all.union(group))
-        };
-        let free = Some(whole(&granted.difference(&handover.stalled())));
-        let sms = free.filter(|free| !free.is_empty()).unwrap_or_else(|| whole(&granted));
+        let free = Some(whole_groups(turn, &granted.difference(&handover.stalled())));
+        let sms = free.filter(|free| !free.is_empty());
+        let sms = sms.unwrap_or_else(|| whole_groups(turn, &granted));
         if sms.is_empty() {
-            if granted.is_empty() || !whole(&handover.target(application)).is_empty() {
+            let target = handover.target(application);
+            if granted.is_empty() || !whole_groups(turn, &target).is_empty() {
                 // The application gets some when others have left them.
                 return Confined::NotYet;
             }
@@ -147,43 +136,12 @@ impl Launches {
                 "machine code, and none of its application's SMs {granted} are a whole group"
             ));
         }
-        let never = |reason: &str| {
-            Confined::Never(format!(
+        match self.make_ready(turn, sms) {
+            Readiness::Ready => Confined::To(sms),
+            Readiness::Pending => Confined::NotYet,
+            Readiness::Refused(reason) => Confined::Never(format!(
                 "machine code, and SMs {sms} cannot be had as a green context: {reason}"
-            ))
-        };
-        if let Some(reason) = self.unconfinable.get(&sms) {
-            return never(reason);
+            )),
         }
-        if self.confining.contains(&sms) {
-            return Confined::NotYet;
-        }
-        let Some(code) = turn.device.machine_code() else {
-            return never("this device runs no machine code");
-        };
-        match code.confine(sms) {
-            Ok(Confinement::Ready) => Confined::To(sms),
-            Ok(Confinement::Pending) => {
-                self.confining.insert(sms);
-                turn.push(Effect::Stall);
-                Confined::NotYet
-            }
-            Err(error) => never(&error.to_string()),
-        }
-    }
-
-    /// The device has made SMs ready, or cannot.
-    pub(crate) fn confined(&mut self, turn: &mut Turn<'_>, sms: SmSet, result: Result<(), String>) {
-        self.confining.remove(&sms);
-        if let Err(reason) = result {
-            if self.unconfinable.len() >= MOST_REMEMBERED {
-                self.unconfinable.clear();
-            }
-            let text = format!("no green context for SMs {sms}: {reason}");
-            turn.log(LogLevel::Warning, None, text);
-            self.unconfinable.insert(sms, reason);
-        }
-        turn.push(Effect::Stall);
-        turn.push(Effect::PumpWaiting);
     }
 }

@@ -8,6 +8,7 @@
 //! | `admission` | who may go |
 //! | `layout` | how many workers, and on which SMs |
 //! | `worker`, `ticket`, `machine_code`, `original` | one form each |
+//! | `confinement` | the SMs to which the device keeps a grid |
 //! | `helpers` | helper grids and their side streams |
 //! | `arrivals` | workers on their way |
 //! | `control_block` | memory and content of control blocks |
@@ -20,6 +21,7 @@
 mod admission;
 mod arrivals;
 mod check;
+mod confinement;
 mod control_block;
 mod endings;
 mod helpers;
@@ -44,6 +46,7 @@ use crate::handover::{Granted, Handover};
 use crate::turn::{Bug, Turn, earliest};
 use admission::{InFlight, Waiting};
 use arrivals::Latency;
+use confinement::Confinements;
 use control_block::{BlockPool, signal_abort, signal_completed, signal_gates};
 use helpers::SideStreams;
 use partita_device::{AddressRange, Device, DeviceError};
@@ -68,10 +71,7 @@ pub(crate) struct Launches {
     of: BTreeMap<ApplicationId, InFlight>,
     /// Applications that have launched machine code, which needs whole groups of SMs.
     grouped: BTreeSet<ApplicationId>,
-    /// SMs that the device makes ready for machine code.
-    confining: BTreeSet<SmSet>,
-    /// SMs that the device could not make ready, with the reason.
-    unconfinable: BTreeMap<SmSet, String>,
+    confinements: Confinements,
     blocks: BlockPool,
     /// Time from sending a helper grid until its workers are seen.
     latency: Latency,
@@ -89,8 +89,7 @@ impl Launches {
             in_flight: InFlight::default(),
             of: BTreeMap::new(),
             grouped: BTreeSet::new(),
-            confining: BTreeSet::new(),
-            unconfinable: BTreeMap::new(),
+            confinements: Confinements::default(),
             blocks: BlockPool::new(turn.device, window)?,
             latency: Latency::new(turn.config().handover_tick, turn.config().unsettled_tick),
             side_streams: BTreeMap::new(),
@@ -280,7 +279,9 @@ impl Launches {
         self.running().any(|launch| match &launch.run {
             Run::Ticket(ticket) => ticket.claims.seen.live_on(stalled) > 0,
             Run::MachineCode(sms) => !sms.is_disjoint(stalled),
-            Run::Original(original) => original.keeps_to_partition && !stalled.is_empty(),
+            Run::Original(original) => {
+                original.keeps_to.is_some_and(|sms| !sms.is_disjoint(stalled))
+            }
             Run::Worker(_) => false,
         })
     }
@@ -340,8 +341,7 @@ impl Launches {
         self.starved.clear();
         self.in_flight = InFlight::default();
         self.of.clear();
-        self.confining.clear();
-        self.unconfinable.clear();
+        self.confinements.clear();
         self.side_streams.clear();
         self.tick_at = None;
     }
@@ -372,10 +372,17 @@ impl Launch {
 }
 
 impl Claims {
-    fn new(block: partita_model::DeviceAddress, gates: Gates, first: u64) -> Self {
+    fn new(
+        block: partita_model::DeviceAddress,
+        gates: Gates,
+        first: u64,
+        (own, is_kept): (SmSet, bool),
+    ) -> Self {
         Claims {
             block,
             gates,
+            own,
+            is_kept,
             seen: Telemetry::default(),
             counted: first,
             helpers: helpers::Helpers::default(),

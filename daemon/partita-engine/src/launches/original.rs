@@ -1,22 +1,24 @@
 //! Kernels in their original form: alone on the device, as they were written.
 //!
 //! Such a launch waits until no other application has grids on the device, and all others wait for
-//! it. Only where its application holds every SM and has no company the launch keeps to its
-//! partition like any other, and others wait for their SMs ([`crate::machines`], `alone`).
+//! it. A short launch may keep to its partition instead, like any other: where its application
+//! holds every SM, or where the device keeps the launch to the application's SMs
+//! ([`crate::machines`], `as_written`).
 //!
 //! Nothing is seen of such a launch before its end. A kernel that looks at an abort flag gets a
 //! control block for it. A cooperative launch gets eight zeroed bytes for its barrier: in that
 //! block, or in the session's window where the kernel's own code keeps every access there.
 
 use super::Launches;
+use super::confinement::launch_on;
 use super::params::Hidden;
 use super::spec::{Barrier, Form, Launch, Pending, Place, Run, Start};
 use super::watchdog::Watch;
 use crate::Fence;
 use crate::turn::{Bug, Turn};
-use partita_device::{AddressRange, Work};
+use partita_device::AddressRange;
 use partita_model::control::{Gates, Shape};
-use partita_model::{CudaResult, DeviceAddress};
+use partita_model::{CudaResult, DeviceAddress, SmSet};
 
 /// Zeroed bytes of a barrier.
 pub(crate) const BARRIER: [u8; 8] = [0; 8];
@@ -28,8 +30,8 @@ pub(super) struct Original {
     pub(super) workspace: Option<DeviceAddress>,
     /// The barrier, where it has to lie in the session's window.
     pub(super) barrier: Option<DeviceAddress>,
-    /// Its application holds every SM. No SM changes hands before the launch is over.
-    pub(super) keeps_to_partition: bool,
+    /// The SMs that it keeps to. None of them changes hands before the launch is over.
+    pub(super) keeps_to: Option<SmSet>,
 }
 
 impl Pending {
@@ -82,10 +84,10 @@ impl Launches {
             spec.params.push(Hidden::ControlBlock, block);
         }
         self.waiting.remove(&place.main);
-        let keeps_to_partition = original.keeps_to_partition;
-        self.took_off(place.application, keeps_to_partition);
+        let keeps_to = original.keeps_to;
+        self.took_off(place.application, keeps_to.is_some());
         let access = workspace.map(|block| self.blocks.range(block));
-        let work = Work::Launch(partita_device::GridSpec {
+        let grid = partita_device::GridSpec {
             cooperative: spec.cooperative && spec.kernel.is_machine_code,
             module: spec.module,
             kernel: original.entry,
@@ -95,9 +97,12 @@ impl Launches {
             // No other grid needs them.
             params: spec.params.take(),
             access: std::iter::once(window).chain(access).collect(),
-        });
+        };
+        let kept_to =
+            keeps_to.filter(|sms| usize::from(sms.len()) < usize::from(turn.facts().sm_count));
+        let work = launch_on(kept_to, grid);
         let (id, watch) = (spec.id, Watch::new(turn.now()));
-        let run = Run::Original(Original { workspace, barrier, keeps_to_partition });
+        let run = Run::Original(Original { workspace, barrier, keeps_to });
         let (begun, outlook) = (None, None);
         let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         self.records.insert(id, Box::new(launch));

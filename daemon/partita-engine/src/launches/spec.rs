@@ -92,8 +92,9 @@ pub(crate) struct AsWritten {
     pub(crate) barrier: Barrier,
     /// Whether the entry takes the address of a control block, for the abort flag.
     pub(crate) abort: bool,
-    /// The launch's application holds every SM, and its launches keep to these.
-    pub(crate) keeps_to_partition: bool,
+    /// The SMs that the launch keeps to: all that the device has, where its application holds them,
+    /// or those to which the device keeps it. `None`: the launch runs alone on the device.
+    pub(crate) keeps_to: Option<SmSet>,
 }
 
 /// The hidden parameter for the barrier of a cooperative launch.
@@ -153,7 +154,7 @@ impl Pending {
 
     /// Whether the launch keeps to its application's partition.
     pub(crate) fn is_confined(&self) -> bool {
-        !matches!(&self.form, Form::Original(original) if !original.keeps_to_partition)
+        !matches!(&self.form, Form::Original(original) if original.keeps_to.is_none())
     }
 
     /// Whether nothing about the launch forbids that it runs as it was written, with all CTAs at
@@ -166,15 +167,15 @@ impl Pending {
             && spec.kernel.form.fallback().is_some()
     }
 
-    /// Has the launch run as it was written, where the original stands beside its form.
-    pub(crate) fn set_as_written(&mut self) {
+    /// Has the launch run on these SMs as it was written, where the original stands beside it.
+    pub(crate) fn set_as_written(&mut self, sms: SmSet) {
         if let Some(fallback) = self.spec.kernel.form.fallback() {
             self.form = Form::Original(AsWritten {
                 entry: fallback.entry.clone(),
                 reason: None,
                 barrier: Barrier::None,
                 abort: fallback.abort,
-                keeps_to_partition: true,
+                keeps_to: Some(sms),
             });
         }
     }
@@ -249,6 +250,10 @@ pub(super) struct Claims {
     pub(super) block: DeviceAddress,
     /// What the launch may do on each SM.
     pub(super) gates: Gates,
+    /// The SMs that were open to the launch when it was laid out.
+    pub(super) own: SmSet,
+    /// The device keeps the main grid to these.
+    pub(super) is_kept: bool,
     pub(super) seen: Telemetry,
     /// CTAs that the application's account already has.
     pub(super) counted: u64,
@@ -291,7 +296,7 @@ impl Launch {
     }
 
     pub(super) fn is_confined(&self) -> bool {
-        !matches!(&self.run, Run::Original(original) if !original.keeps_to_partition)
+        !matches!(&self.run, Run::Original(original) if original.keeps_to.is_none())
     }
 
     /// Whether the launch runs in its original form.
@@ -306,7 +311,7 @@ impl Launch {
                 claims.seen.live_at(sm) > 0
             }
             Run::MachineCode(sms) => sms.contains(sm),
-            Run::Original(original) => original.keeps_to_partition,
+            Run::Original(original) => original.keeps_to.is_some_and(|sms| sms.contains(sm)),
         }
     }
 

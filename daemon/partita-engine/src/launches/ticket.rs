@@ -17,7 +17,7 @@ use crate::handover::Handover;
 use crate::turn::{Bug, Turn};
 use partita_device::{AddressRange, Work};
 use partita_model::control::COMPLETED;
-use partita_model::{AwaitedWord, DeviceAddress, LaunchId, Nanos, SmId};
+use partita_model::{AwaitedWord, DeviceAddress, LaunchId, Nanos, SmId, SmSet};
 
 /// Tickets per place where no other application has work.
 const AHEAD: u64 = 4;
@@ -78,7 +78,7 @@ impl Launches {
         turn: &Turn<'_>,
         handover: &mut Handover,
         id: LaunchId,
-        is_alone: bool,
+        (is_alone, is_kept): (bool, bool),
     ) -> Result<(Staffing, Option<u64>), Bug> {
         let launch = self.known(id)?;
         let Run::Ticket(Ticket { claims, .. }) = &launch.run else {
@@ -103,7 +103,15 @@ impl Launches {
             return Ok((Staffing::Lacking, None));
         }
         let wanted = if is_alone { free * AHEAD } else { free };
-        let burn = handover.ledger().burn(&own, stream, cta, rounds);
+        // Places that the ledger has given away may be free: tickets of others that come in step
+        // would take the same SMs each time.
+        let burn = match is_kept {
+            true => 0,
+            false => {
+                let entered = handover.ledger().burn(&own, stream, cta, rounds);
+                entered.max(self.vacant(handover, &own, cta, rounds))
+            }
+        };
         Ok((Staffing::Lacking, Some(wanted.min(left) + burn)))
     }
 
@@ -113,12 +121,12 @@ impl Launches {
         turn: &mut Turn<'_>,
         handover: &mut Handover,
         window: AddressRange,
-        (id, is_alone): (LaunchId, bool),
+        (id, is_alone, kept_to): (LaunchId, bool, Option<SmSet>),
     ) -> Result<(Staffing, Option<Grid>), Bug> {
-        let (staffing, ctas) = self.next_wave(turn, handover, id, is_alone)?;
+        let (staffing, ctas) = self.next_wave(turn, handover, id, (is_alone, kept_to.is_some()))?;
         let Some(ctas) = ctas else { return Ok((staffing, None)) };
         // Tickets do not wait for a task to end.
-        let sent = self.send_helper(turn, window, (id, ctas), Nanos(0))?;
+        let sent = self.send_helper(turn, window, (id, ctas, kept_to), Nanos(0))?;
         Ok((staffing, sent.grid()))
     }
 }

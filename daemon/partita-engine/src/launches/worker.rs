@@ -8,6 +8,7 @@
 //! on.
 
 use super::arrivals::Arrivals;
+use super::confinement::launch_on;
 use super::control_block::signal_gates;
 use super::layout::{Layout, rounds_for};
 use super::params::Hidden;
@@ -17,7 +18,7 @@ use super::{Launches, ticket};
 use crate::handover::Handover;
 use crate::observer::TaskSize;
 use crate::turn::{Bug, Turn};
-use partita_device::{AddressRange, Work};
+use partita_device::{AddressRange, GridSpec};
 use partita_model::control::Shape;
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, LaunchId, Nanos, Sharing, SmId, SmSet,
@@ -153,7 +154,8 @@ impl Launches {
         handover.ledger_mut().enter(place.stream, spec.id, spec.cta, layout.workers);
         self.waiting.remove(&place.main);
         self.took_off(place.application, true);
-        let (claims, id) = (Claims::new(block, gates, spec.first), spec.id);
+        let (own, is_kept) = (layout.own, layout.is_kept);
+        let (claims, id) = (Claims::new(block, gates, spec.first, (own, is_kept)), spec.id);
         let run = match count {
             Some(count) => Run::Worker(Worker {
                 claims,
@@ -174,7 +176,10 @@ impl Launches {
         let launch = Box::new(launch);
         let work = match &launch.run {
             Run::Ticket(_) => ticket::wait(block, launch.spec.total()),
-            _ => self.claiming_grid(&launch, window, layout.ctas, block),
+            _ => {
+                let grid = self.claiming_grid(&launch, window, layout.ctas, block);
+                launch_on(is_kept.then_some(own), grid)
+            }
         };
         self.records.insert(id, launch);
         Start::Submit(work)
@@ -187,7 +192,7 @@ impl Launches {
         window: AddressRange,
         ctas: u32,
         pointer: DeviceAddress,
-    ) -> Work {
+    ) -> GridSpec {
         let spec = &launch.spec;
         let block = launch.claims().map(|claims| self.blocks.range(claims.block));
         let count_block = launch.worker().and_then(|worker| worker.count_block);
@@ -196,7 +201,7 @@ impl Launches {
             _ => spec.kernel.entry.clone(),
         };
         let counts = count_block.map(crate::observer::count_range);
-        Work::Launch(partita_device::GridSpec {
+        GridSpec {
             cooperative: false,
             module: spec.module,
             kernel,
@@ -205,7 +210,7 @@ impl Launches {
             dynamic_shared: spec.dynamic_shared,
             params: spec.params.with_control_block(pointer),
             access: std::iter::once(window).chain(block).chain(counts).collect(),
-        })
+        }
     }
 
     /// Whether the end of a launch's main grid says all: no worker wrote a fault, and only the end
@@ -408,7 +413,7 @@ impl Launches {
         &mut self,
         handover: &mut Handover,
         id: LaunchId,
-        now: Nanos,
+        (now, is_kept): (Nanos, bool),
     ) -> Result<(Staffing, Option<Wanted>), Bug> {
         let complete = Ok((Staffing::Complete, None));
         let launch = self.known(id)?;
@@ -448,7 +453,8 @@ impl Launches {
         if workers == 0 {
             return Ok((Staffing::Lacking, None));
         }
-        let ctas = workers + self.vacant(handover, &own, cta, rounds);
+        let foreign = if is_kept { 0 } else { self.vacant(handover, &own, cta, rounds) };
+        let ctas = workers + foreign;
         Ok((Staffing::Lacking, Some(Wanted { workers, ctas })))
     }
 

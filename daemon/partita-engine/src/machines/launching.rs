@@ -1,7 +1,7 @@
 //! Steps of launches on their way to the device.
 
 use super::Machines;
-use super::alone::Now;
+use super::as_written::Now;
 use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
 use crate::observer::Account;
@@ -218,7 +218,7 @@ impl Machines {
         let (outlook, now) = self.form_now(turn, place, &pending);
         match now {
             Now::AsQueued => {}
-            Now::AsWritten => pending.set_as_written(),
+            Now::AsWritten(sms) => pending.set_as_written(sms),
             Now::Later => return Start::Later(pending),
         }
         let Some(window) = self.sessions.get(place.session).map(|session| session.range()) else {
@@ -231,7 +231,7 @@ impl Machines {
                 let handover = &self.handover;
                 self.launches.start_on_groups(turn, handover, (place, window), pending)
             }
-            Form::Original(original) if !original.keeps_to_partition => {
+            Form::Original(original) if original.keeps_to.is_none() => {
                 return self.start_original(turn, (place, window), pending);
             }
             Form::Original(_) => {
@@ -270,9 +270,9 @@ impl Machines {
     ) -> Start {
         let cta_time = self.observer.cta_time(&pending.spec);
         let of = (place.application, place.stream);
-        let Some(layout) = self.launches.lay_out(&self.handover, of, &pending, cta_time) else {
-            return Start::Wait(pending);
-        };
+        let is_kept = self.launches.kept_to(turn, &self.handover, of.0, of.1).is_some();
+        let laid_out = self.launches.lay_out(&self.handover, of, is_kept, (&pending, cta_time));
+        let Some(layout) = laid_out else { return Start::Wait(pending) };
         let count_block = self.observer.begin_counting(turn, &mut pending);
         let (handover, place) = (&mut self.handover, (place, window));
         self.launches.start_claiming(turn, handover, place, pending, (layout, count_block))

@@ -10,7 +10,7 @@
 //! | `looking` | looks at running launches |
 //! | `planning` | the policy's orders, borders, stalls |
 
-mod alone;
+mod as_written;
 mod ending;
 mod launching;
 mod looking;

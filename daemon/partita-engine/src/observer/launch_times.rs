@@ -1,13 +1,14 @@
 //! How long launches take, and which launches are short enough to run as they were written.
 //!
-//! A kernel in its original form cannot be interrupted between two CTAs. An application that has
-//! the GPU to itself runs such a launch only where a newcomer does not wait too long for it
-//! ([`Expected::is_within`]). The limit is [`SHORT`] where another application could launch at any
-//! moment, and [`LONG`] where a newcomer would have to connect and to load a module first.
+//! A kernel in its original form cannot be interrupted between two CTAs. An application runs such a
+//! launch only where a newcomer does not wait too long for it ([`Expected::is_within`]). The limit
+//! is [`SHORT`] where another application could launch at any moment, and [`LONG`] where a newcomer
+//! would have to connect and to load a module first.
 //!
 //! The time is learnt per kernel, block, dynamic shared memory and grid, from launches that had the
-//! whole GPU. A launch of workers bounds the time of the original from above. Where nothing was
-//! seen of a grid, these follow in order:
+//! same SMs from their beginning to their end. On fewer SMs a launch takes longer by as much as it
+//! has more rounds of CTAs. A launch of workers bounds the time of the original from above. Where
+//! nothing was seen of a grid, these follow in order:
 //!
 //! 1. The kernel's other grids: `n` times as many CTAs take at most `n` times as long.
 //! 2. The CTA time that its profile holds from an earlier run ([`super::profiling`]).
@@ -48,7 +49,7 @@ const MOST_RELATIVES: usize = 8;
 /// From one original to the next the expected time falls by this part of itself at most.
 const DECAY: u64 = 8;
 
-/// What is expected of one or several launches, in their original form, on the whole GPU.
+/// What is expected of one or several launches, in their original form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Expected {
     /// The time of all of them, one after the other.
@@ -91,6 +92,8 @@ type Key = (Arc<str>, [u32; 3], u32, [u32; 3]);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Seen {
     time: Nanos,
+    /// CTAs that each place ran, one after the other, at most.
+    rounds: u64,
     /// The time is an original's.
     is_original: bool,
     /// Short launches since the last one that was not.
@@ -103,9 +106,16 @@ impl Seen {
     fn is_allowed(self) -> bool {
         self.short >= self.penance
     }
+
+    /// What is expected of the same launch in `rounds` rounds: on fewer SMs it has more. On more
+    /// SMs it takes no longer.
+    fn expected(self, rounds: u64) -> Expected {
+        let time = self.time.0.saturating_mul(rounds).div_ceil(self.rounds).max(self.time.0);
+        Expected::of(Nanos(time), rounds.max(self.rounds))
+    }
 }
 
-/// A launch that has had the whole GPU.
+/// A launch that has had the same SMs from its beginning to its end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Took {
     pub(crate) time: Nanos,
@@ -129,11 +139,11 @@ impl LaunchTimes {
     ) -> Option<(Expected, bool)> {
         let key = key(spec)?;
         if let Some(seen) = self.0.get(&key) {
-            return Some((Expected::of(seen.time, rounds), seen.is_allowed()));
+            return Some((seen.expected(rounds), seen.is_allowed()));
         }
         let by_ctas = |cta: Nanos| Nanos(cta.0.saturating_mul(rounds));
         let time = self
-            .of_relatives(&key, spec.ctas())
+            .of_relatives(&key, spec.ctas(), rounds)
             .or_else(|| cta_time().map(by_ctas))
             .or_else(|| (!spec.kernel.loops).then(|| by_ctas(STRAIGHT)))
             // With this time no other launch of unknown length fits beside it.
@@ -141,29 +151,31 @@ impl LaunchTimes {
         Some((Expected::of(time, rounds), true))
     }
 
-    /// The most that a grid of `ctas` CTAs takes, by the next smaller and larger grids of its
-    /// kernel.
-    fn of_relatives(&self, key: &Key, ctas: u64) -> Option<Nanos> {
+    /// The most that a grid of `ctas` CTAs takes in `rounds` rounds, by the next smaller and larger
+    /// grids of its kernel.
+    fn of_relatives(&self, key: &Key, ctas: u64, rounds: u64) -> Option<Nanos> {
         let with = |grid| (key.0.clone(), key.1, key.2, grid);
         let smaller = self.0.range(with([0; 3])..key.clone()).rev().take(MOST_RELATIVES);
         let larger = self.0.range(key..&with([u32::MAX; 3])).take(MOST_RELATIVES);
         let seen = smaller.chain(larger).filter(|(_, seen)| seen.is_allowed());
         let count = |grid: &[u32; 3]| grid.iter().map(|&n| u64::from(n)).product::<u64>().max(1);
-        let most = |(_, _, _, grid): &Key, time: Nanos| {
-            Nanos(time.0.saturating_mul(ctas.div_ceil(count(grid))))
+        let most = |(_, _, _, grid): &Key, seen: &Seen| {
+            let times = ctas.div_ceil(count(grid)).max(rounds.div_ceil(seen.rounds));
+            Nanos(seen.time.0.saturating_mul(times))
         };
-        seen.map(|(key, seen)| most(key, seen.time)).min()
+        seen.map(|(key, seen)| most(key, seen)).min()
     }
 
     /// A launch is over that had up to `rounds` CTAs for each place.
     pub(super) fn saw(&mut self, spec: &Spec, took: Took, rounds: u64) {
         let Some(key) = key(spec) else { return };
         let Took { time, is_original, limit } = took;
-        let first = Seen { time, is_original, short: 0, penance: 1 };
+        let rounds = rounds.max(1);
+        let first = Seen { time, rounds, is_original, short: 0, penance: 1 };
         let seen = self.0.entry(key).or_insert(first);
-        let same_form = seen.is_original && is_original;
+        let same_form = seen.is_original && is_original && seen.rounds == rounds;
         let least = Nanos(if same_form { seen.time.0 - seen.time.0 / DECAY } else { 0 });
-        (seen.time, seen.is_original) = (time.max(least), is_original);
+        (seen.time, seen.rounds, seen.is_original) = (time.max(least), rounds, is_original);
         if Expected::of(time, rounds).is_within(limit) {
             seen.short = seen.short.saturating_add(1);
         } else {

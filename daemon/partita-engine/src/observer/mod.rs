@@ -213,14 +213,15 @@ impl Observer {
 
     // Launch times.
 
-    /// What is expected of a launch in its original form on the whole GPU, which has `places` for
-    /// its CTAs, and whether that form may run.
+    /// What is expected of a launch in its original form on SMs with `places` for its CTAs, and
+    /// whether that form may run.
     pub(crate) fn expected(&self, spec: &Spec, places: u64) -> Option<(Expected, bool)> {
         let kept = || self.profiles.get(spec.profile.as_ref()?)?.cta_time;
         self.launch_times.get(spec, spec.ctas().div_ceil(places.max(1)), kept)
     }
 
-    /// A launch that had the whole GPU is over. An original bounds the time of its CTAs.
+    /// A launch is over that had SMs with `places` for its CTAs. An original bounds the time of its
+    /// CTAs.
     pub(crate) fn saw_launch(&mut self, turn: &mut Turn<'_>, spec: &Spec, took: Took, places: u64) {
         let ctas = spec.ctas().max(1);
         self.launch_times.saw(spec, took, ctas.div_ceil(places.max(1)));

@@ -256,3 +256,84 @@ fn a_newcomers_module_waits_no_longer_than_10_ms() {
     assert_eq!(world.synchronize(session), 0);
     world.finish();
 }
+
+/// Two programs with half of the SMs each; the first has a long launch. The device keeps grids to
+/// pairs of SMs.
+fn halves() -> (World, [SessionId; 2], [ApplicationId; 2]) {
+    let mut world = World::new(8);
+    world.device.groups = ["0-1", "2-3", "4-5", "6-7"].map(|sms| sms.parse().unwrap()).to_vec();
+    let (a, of_a) = world.session();
+    let (b, of_b) = world.session();
+    world.set_plan(&[(of_a, "0-3"), (of_b, "4-7")]).unwrap();
+    world.start(a, 0, LONG, 1_000_000);
+    world.run_for(100);
+    (world, [a, b], [of_a, of_b])
+}
+
+#[test]
+fn a_short_launch_beside_others_runs_as_written_where_the_device_keeps_it() {
+    let (mut world, [a, b], _) = halves();
+    for (kernel, form) in [(BRISK, "brisk"), (BRISK_TICKET, "brisk-ticket")] {
+        let original = format!("{form}-original");
+        // 8 us in four rounds of CTAs.
+        assert_eq!(run(&mut world, b, kernel, 2 * PLACES), form, "unknown");
+        let before = world.device.kept_to.len();
+        assert_eq!(run(&mut world, b, kernel, 2 * PLACES), original);
+        assert_eq!(world.device.kept_to[before..], ["4-7".parse().unwrap()]);
+        assert_eq!(run(&mut world, b, kernel, 8 * PLACES), form, "too long");
+    }
+    world.engine.set_originals(Originals::Alone);
+    assert_eq!(run(&mut world, b, BRISK, 2 * PLACES), "brisk");
+    for session in [a, b] {
+        world.close(session, crate::CloseReason::Died);
+    }
+    world.finish();
+}
+
+#[test]
+fn a_border_waits_for_launches_as_written() {
+    let (mut world, [a, b], [of_a, of_b]) = halves();
+    for _ in 0..2 {
+        run(&mut world, b, BRISK, 2 * PLACES);
+    }
+    for _ in 0..6 {
+        world.start(b, 0, BRISK, 2 * PLACES);
+    }
+    world.run_for(5);
+    world.set_plan(&[(of_a, "0-5"), (of_b, "6-7")]).unwrap();
+    let asked = world.device.now;
+    world.run_for(1);
+    assert_eq!(world.partition(of_a), "0-3".parse().unwrap(), "the launch is on SMs 4 to 7");
+    while world.partition(of_a).len() < 6 {
+        world.run_for(1);
+    }
+    let waited = world.device.now - asked;
+    assert!(waited <= 20_000 + 2_000 + 3_000, "{waited} ns");
+    assert_eq!(world.synchronize(b), 0);
+    for _ in 0..2 {
+        run(&mut world, b, BRISK, PLACES);
+    }
+    assert_eq!(world.device.launched.last().map(|name| &**name), Some("brisk-original"));
+    assert_eq!(world.device.kept_to.last(), Some(&"6-7".parse().unwrap()));
+    for session in [a, b] {
+        world.close(session, crate::CloseReason::Died);
+    }
+    world.finish();
+}
+
+#[test]
+fn workers_start_on_no_foreign_sm_where_the_device_keeps_them() {
+    let (mut world, [a, b], [_, of_b]) = halves();
+    let before = world.device.grids_started;
+    // The first launch asks the device for the SMs.
+    for _ in 0..2 {
+        assert_eq!(run(&mut world, b, LONG, 4 * PLACES), "long");
+    }
+    assert_eq!(world.device.kept_to.last(), Some(&"4-7".parse().unwrap()));
+    assert_eq!(world.partition(of_b), "4-7".parse().unwrap());
+    assert!(world.device.grids_started - before <= 4, "one helper grid a launch at most");
+    for session in [a, b] {
+        world.close(session, crate::CloseReason::Died);
+    }
+    world.finish();
+}

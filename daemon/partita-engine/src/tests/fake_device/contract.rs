@@ -2,8 +2,8 @@
 
 use super::{FakeDevice, Grid, Kernel, Traits};
 use partita_device::{
-    Activity, AddressRange, Confinement, Counting, Device, DeviceError, Event, Gating, Horizon,
-    KernelFacts, MachineCode, ModuleFacts, Outcome, Relocation, ResidencyTrace, Textures,
+    Activity, AddressRange, Confinement, Confining, Counting, Device, DeviceError, Event, Gating,
+    Horizon, KernelFacts, MachineCode, ModuleFacts, Outcome, Relocation, ResidencyTrace, Textures,
     TrafficSampling, Work,
 };
 use partita_model::control::TOTAL;
@@ -224,6 +224,10 @@ impl Device for FakeDevice {
         Some(self)
     }
 
+    fn confining(&mut self) -> Option<&mut dyn Confining> {
+        Some(self)
+    }
+
     fn gating(&mut self) -> Option<&mut dyn Gating> {
         Some(self)
     }
@@ -314,6 +318,16 @@ impl MachineCode for FakeDevice {
         image: Arc<[u8]>,
     ) -> Result<(), DeviceError> {
         self.load_module(module, window, std::str::from_utf8(&image).unwrap().into())
+    }
+}
+
+impl Confining for FakeDevice {
+    fn streams(&self) -> usize {
+        self.confined_streams
+    }
+
+    fn is_ready(&self, sms: &SmSet) -> bool {
+        self.confined.contains(sms)
     }
 
     fn confine(&mut self, sms: SmSet) -> Result<Confinement, DeviceError> {

@@ -153,6 +153,8 @@ pub(crate) struct FakeDevice {
     pub(crate) loading_waits: bool,
     /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
     pub(crate) groups: Vec<SmSet>,
+    /// Streams that can have grids on one set of SMs at a time.
+    pub(crate) confined_streams: usize,
     pub(crate) confined: BTreeSet<SmSet>,
     pub(crate) confines_none: Option<String>,
     /// The SMs of each grid that was kept to some, in order.
@@ -208,6 +210,7 @@ impl FakeDevice {
             hit_rate: None,
             traffic: (None, Vec::new()),
             groups: Vec::new(),
+            confined_streams: 4,
             confined: BTreeSet::new(),
             confines_none: None,
             kept_to: Vec::new(),

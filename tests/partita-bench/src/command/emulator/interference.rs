@@ -104,7 +104,7 @@ fn run(spec: &Spec, jobs: &[(Job, SmSet)]) -> Result<Vec<GridCounters>, DirectEr
     for (index, (job, sms)) in jobs.iter().enumerate() {
         let stream = StreamId(1 + index as u64);
         gpu.create_stream(stream)?;
-        gpu.confine(stream, *sms);
+        gpu.confine_stream(stream, *sms);
         let launch = launch(job, next, memory);
         next = DeviceAddress(next.0 + 3 * array_bytes(job));
         gpu.enqueue(stream, OperationId(1 + index as u64), Work::Launch(launch))?;

@@ -1,28 +1,35 @@
-//! Steps of an application that has the GPU to itself: its short launches run as they were written.
+//! Steps of launches that run as they were written.
 //!
-//! A gate lets an application leave an SM between two tasks. Nobody needs it while no other
-//! application has work. So a launch starts in its original form where all of this holds:
+//! A gate lets an application leave an SM between two tasks. A launch that is over as soon as a
+//! task needs no gate. So a launch starts in its original form where all of this holds:
 //!
 //! - its module has the original beside the form, and nothing forbids that ([`Pending::is_free`]);
-//! - its application holds every SM, and none is stalled or without power;
-//! - no other application has a launch queued, waiting or in flight;
 //! - a newcomer waits no longer for the launch and all of its application's launches in flight
-//!   than it may, by what is expected of them ([`crate::observer::Expected::is_within`]).
+//!   than it may, by what is expected of them ([`crate::observer::Expected::is_within`]);
+//! - the launch keeps to its application's SMs.
 //!
-//! Such a launch keeps to its application's partition, which is the whole GPU. Borders do not move
-//! to SMs before it is over ([`crate::handover`]). What starts after a newcomer has come runs as
-//! workers.
+//! The last holds in two cases.
+//!
+//! - *Alone*: the application holds every SM, none is stalled or without power, and no other
+//!   application has a launch queued, waiting or in flight.
+//! - *Beside others* ([`Originals::Short`]): the device keeps the launch to the application's SMs
+//!   ([`Launches::kept_as_written`](crate::launches::Launches::kept_as_written)).
+//!
+//! Borders do not move to the launch's SMs before it is over ([`crate::handover`]).
 //!
 //! An application that is the only one connected may start longer launches ([`LONG`]). A newcomer's
 //! modules are then given to the device when these launches are over, but no later than [`LONG`]
 //! after they were prepared. A real GPU loads no module before either.
 
 use super::Machines;
+use crate::handover::ledger::Usage;
 use crate::launches::{Checker, Launch, Outlook, Pending, Place};
 use crate::observer::{LONG, SHORT, Took};
 use crate::turn::Turn;
 use crate::{ModuleHandle, PrepareError, PreparedModule};
-use partita_model::{ApplicationId, LaunchId, Nanos, Originals, SessionId, Sharing, Timekeeping};
+use partita_model::{
+    ApplicationId, LaunchId, Nanos, Originals, SessionId, Sharing, SmSet, Timekeeping,
+};
 
 /// The shortest launch that waits for the one before it. The device waits for the host then, which
 /// takes about 10 µs.
@@ -33,8 +40,8 @@ const WORTH_A_PAUSE: Nanos = Nanos(1_000_000);
 pub(super) enum Now {
     /// As it was queued.
     AsQueued,
-    /// As it was written.
-    AsWritten,
+    /// As it was written, on these SMs.
+    AsWritten(SmSet),
     /// As it was written, once one of the launches in flight is over.
     Later,
 }
@@ -42,38 +49,57 @@ pub(super) enum Now {
 impl Machines {
     /// What is expected of a launch of workers or tickets, and the form in which it starts.
     pub(super) fn form_now(
-        &self,
-        turn: &Turn<'_>,
+        &mut self,
+        turn: &mut Turn<'_>,
         place: Place,
         pending: &Pending,
     ) -> (Option<Outlook>, Now) {
         if turn.config().originals == Originals::Never || !pending.is_free() {
             return (None, Now::AsQueued);
         }
-        let places = self.places(turn, pending.spec.cta);
+        let is_alone = self.has_gpu(turn, place.application);
+        let sms = match is_alone {
+            true => Some(self.handover.ledger().sms()),
+            false => self.kept_beside_others(turn, place),
+        };
+        let on = sms.unwrap_or_else(|| self.handover.ledger().sms());
+        let places = self.places(on, pending.spec.cta);
         let Some((expected, is_allowed)) = self.observer.expected(&pending.spec, places) else {
             return (None, Now::AsQueued);
         };
-        let limit = self.limit(place.application);
+        let limit = if is_alone { self.limit(place.application) } else { SHORT };
         let outlook = Some(Outlook { expected, limit });
-        let is_alone = self.has_gpu(turn, place.application);
-        if !is_allowed || !is_alone || !expected.is_within(limit) || !self.fits(turn, pending) {
-            return (outlook, Now::AsQueued);
-        }
-        let Some(ahead) = self.launches.expected_of(place.application, turn.now()) else {
+        let Some(sms) = sms.filter(|_| is_allowed && expected.is_within(limit)) else {
             return (outlook, Now::AsQueued);
         };
-        if ahead.and(expected).is_within(limit) {
-            return (outlook, Now::AsWritten);
+        if !self.fits(turn, pending) {
+            return (outlook, Now::AsQueued);
         }
+        let ahead = self.launches.expected_of(place.application, turn.now());
+        if ahead.is_some_and(|ahead| ahead.and(expected).is_within(limit)) {
+            return (outlook, Now::AsWritten(sms));
+        }
+        // The end of a launch ahead lets the stream go on.
         let may_pause = match self.launches.on_stream(place) {
             0 => false,
-            1 => expected.time >= WORTH_A_PAUSE,
+            1 => {
+                let is_short = ahead.is_some_and(|ahead| ahead.is_within(limit));
+                is_short && expected.time >= WORTH_A_PAUSE
+            }
             _ => true,
         };
-        // The end of one of these lets the stream go on.
-        let now = if may_pause && ahead.is_within(limit) { Now::Later } else { Now::AsQueued };
-        (outlook, now)
+        (outlook, if may_pause { Now::Later } else { Now::AsQueued })
+    }
+
+    /// The SMs to which the device keeps a launch beside other applications.
+    fn kept_beside_others(&mut self, turn: &mut Turn<'_>, place: Place) -> Option<SmSet> {
+        let may = turn.config().originals == Originals::Short
+            // Without time nobody knows what is short.
+            && turn.facts().timekeeping != Timekeeping::Off;
+        if !may {
+            return None;
+        }
+        self.launches.kept_as_written(turn, &self.handover, place)
     }
 
     /// The time for which a newcomer may wait, in addition to that of the longest CTA.
@@ -103,27 +129,26 @@ impl Machines {
         })
     }
 
-    /// Places for CTAs of this size on the whole GPU.
-    fn places(&self, turn: &Turn<'_>, cta: crate::handover::ledger::Usage) -> u64 {
-        u64::from(self.handover.ledger().occupancy(cta)) * u64::from(turn.facts().sm_count)
+    /// Places for CTAs of this size on some SMs.
+    fn places(&self, sms: SmSet, cta: Usage) -> u64 {
+        u64::from(self.handover.ledger().occupancy(cta)) * u64::from(sms.len())
     }
 
-    /// A launch that had the GPU to itself tells how long such launches take.
+    /// A launch that had its SMs from its beginning to its end tells how long such launches take.
     pub(super) fn learn_time(&mut self, turn: &mut Turn<'_>, id: LaunchId, end: Nanos) {
         // Nobody asks for the time.
         if turn.config().originals == Originals::Never {
             return;
         }
         let Some(launch) = self.launches.get(id) else { return };
-        if !self.has_gpu(turn, launch.place().application) {
-            return;
-        }
+        let application = launch.place().application;
+        let Some(sms) = launch.had(self.handover.granted(application)) else { return };
         let Some(time) = launch.time_whole(end) else { return };
         let (spec, is_original) = (launch.spec(), launch.is_original());
-        let places = self.places(turn, spec.cta);
+        let places = self.places(sms, spec.cta);
         // What holds now may not have held when the launch began.
         let began = launch.outlook().filter(|_| is_original).map(|outlook| outlook.limit);
-        let limit = began.unwrap_or_else(|| self.limit(launch.place().application));
+        let limit = began.unwrap_or_else(|| self.limit(application));
         self.observer.saw_launch(turn, spec, Took { time, is_original, limit }, places);
     }
 
