@@ -235,7 +235,7 @@ fn overhead_of_a_shape_and_of_no_shape() {
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();
     let forms: Vec<_> =
         json["cells"].as_array().unwrap().iter().map(|cell| &cell["form"]).collect();
-    assert_eq!(forms, ["worker", "ticket"], "{json}");
+    assert_eq!(forms, ["worker", "ticket", "default"], "{json}");
     let none = bench(&[&base[..], &["7 x 7"]].concat()).output().unwrap();
     assert_eq!(none.status.code(), Some(2));
     assert!(text(&none.stderr).contains("no shape with `7 x 7` in its name"), "{none:?}");

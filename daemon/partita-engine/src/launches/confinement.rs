@@ -32,6 +32,8 @@ pub(super) struct Confinements {
     pending: BTreeSet<SmSet>,
     /// Sets that the device could not make ready, with the reason.
     refused: BTreeMap<SmSet, String>,
+    /// The whole groups inside sets that were asked for.
+    whole: BTreeMap<SmSet, SmSet>,
 }
 
 impl Confinements {
@@ -150,7 +152,11 @@ impl Launches {
         if turn.common.sharing != Sharing::Spatial || own == handover.ledger().sms() {
             return None;
         }
-        let sms = whole_groups(turn, &own);
+        if self.confinements.whole.len() >= MOST_REMEMBERED {
+            self.confinements.whole.clear();
+        }
+        let whole = self.confinements.whole.entry(own);
+        let sms = *whole.or_insert_with(|| whole_groups(turn, &own));
         // Making SMs ready may hold up whatever else is asked of the device.
         let may_ask = self.confinements.pending.is_empty()
             && (self.in_flight.total() == 0 || !turn.device.loading_waits_for_grids());
@@ -183,7 +189,7 @@ impl Launches {
 
 impl Launch {
     /// The SMs to which the device keeps the launch's main grid.
-    fn kept_to(&self) -> Option<SmSet> {
+    pub(super) fn kept_to(&self) -> Option<SmSet> {
         match &self.run {
             Run::Worker(_) | Run::Ticket(_) => {
                 self.claims().filter(|claims| claims.is_kept).map(|claims| claims.own)

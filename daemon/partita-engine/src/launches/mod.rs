@@ -185,15 +185,26 @@ impl Launches {
         running.map(|launch| launch.untold(device)).sum()
     }
 
-    /// What the policy sees of an application's running launches: CTAs claimed and not completed,
-    /// and CTAs launched.
-    pub(crate) fn progress_of(&self, id: ApplicationId) -> (u64, u64) {
-        let own = self.running().filter(|launch| launch.place.application == id);
-        let claims = own.filter_map(|launch| Some((launch.claims()?, launch.spec.total())));
-        claims.fold((0, 0), |(in_flight, launched): (u64, u64), (claims, total)| {
+    /// What the policy sees of an application's running launches: CTAs begun and not completed, and
+    /// CTAs launched. Of a launch as written every place is taken to have a CTA.
+    pub(crate) fn progress_of(&self, handover: &Handover, id: ApplicationId) -> (u64, u64) {
+        let begun = |launch: &Launch| match (launch.claims(), launch.kept_to()) {
             // Some claim in vain at the end.
-            let claimed = claims.seen.next.min(total).saturating_sub(claims.seen.completed);
-            (in_flight.saturating_add(claimed), launched.saturating_add(total))
+            (Some(claims), _) => {
+                let claimed = claims.seen.next.min(launch.spec.total());
+                claimed.saturating_sub(claims.seen.completed)
+            }
+            (None, Some(sms)) => {
+                let places = handover.ledger().occupancy(launch.spec.cta);
+                launch.spec.ctas().min(u64::from(places) * u64::from(sms.len()))
+            }
+            (None, None) => 0,
+        };
+        let seen = |launch: &Launch| (begun(launch), launch.spec.total());
+        let own = self.running().filter(|launch| launch.place.application == id);
+        let own = own.filter(|launch| launch.claims().is_some() || launch.is_original());
+        own.map(seen).fold((0, 0), |sum: (u64, u64), launch| {
+            (sum.0.saturating_add(launch.0), sum.1.saturating_add(launch.1))
         })
     }
 

@@ -86,7 +86,7 @@ impl Machines {
         (id, application): (ApplicationId, &Application),
         account: &Account,
     ) -> ApplicationObservation {
-        let (in_flight, launched) = self.launches.progress_of(id);
+        let (in_flight, launched) = self.launches.progress_of(&self.handover, id);
         let traffic = if turn.config().device_counters {
             self.counted_traffic(turn.device, id)
         } else {
