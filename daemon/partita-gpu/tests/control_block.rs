@@ -21,6 +21,7 @@ fn engine_and_compiler_agree() {
         ("grid z", engine::GRID_Z, compiler::GRID_Z),
         ("shift", engine::SHIFT, compiler::SHIFT),
         ("first", engine::FIRST, compiler::FIRST),
+        ("stride", engine::STRIDE, compiler::STRIDE),
         ("abort", engine::ABORT, compiler::ABORT),
         ("retired", engine::RETIRED, compiler::RETIRED),
         ("slots", engine::SLOTS, compiler::SLOTS),

@@ -22,9 +22,10 @@
 //!
 //! # Tasks by place
 //!
-//! The first [`STATIC`] CTAs of a launch need no claim. The gate of an SM names a range of them:
-//! the `k`-th worker that registers there takes the `k`-th CTA of the range, and learns of its task
-//! and its permission by the one atomic that registers it. A worker that finds its gate shut gives
+//! The first [`STATIC`] CTAs of a launch need no claim. They go round the SMs, as the hardware
+//! places a grid's CTAs: the `k`-th worker that registers on an SM takes the CTA `k` times
+//! [`STRIDE`] behind the SM's first, which the SM's gate names. The worker learns of its task and
+//! its permission by the one atomic that registers it. A worker that finds its gate shut gives
 //! its task back ([`SLOT_RETURNED`]).
 
 use std::ops::RangeInclusive;
@@ -73,6 +74,8 @@ pub const GRID_Z: u64 = 152;
 pub const SHIFT: u64 = 156;
 /// `u64`: the linear index of the launch's first CTA.
 pub const FIRST: u64 = 160;
+/// `u32`: from one task by place of an SM to the next.
+pub const STRIDE: u64 = 168;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.
@@ -123,7 +126,7 @@ pub struct Gate {
     pub permission: Permission,
     /// Tasks by place, at most [`MOST_BY_PLACE`]. They stay the same while the launch runs.
     pub by_place: u16,
-    /// The first of them, from the launch's first CTA.
+    /// The first of them, from the launch's first CTA. The others follow at [`STRIDE`].
     pub first: u16,
     /// CTAs of a task, at most; from 1 to [`LARGEST_TASK`].
     pub task: u32,
@@ -163,20 +166,18 @@ impl Gates {
         Gates(vec![Gate { task, ..Gate::default() }; usize::from(sm_count)])
     }
 
-    /// Gives each SM as many tasks by place as it has workers, in full rounds over the SMs: the
-    /// hardware decides where the workers of the last round go. All tasks by place are at most
-    /// `most`.
+    /// Gives all SMs with workers as many tasks by place as each of them has workers, in full rounds
+    /// over the SMs. All tasks by place are at most `most`.
     #[must_use]
     pub fn by_place_for(mut self, workers: &[u16], most: u64) -> Self {
-        let in_rounds = |rounds: u16| -> u64 {
-            workers.iter().map(|&count| u64::from(count.min(rounds))).sum()
-        };
-        let rounds = (0..=MOST_BY_PLACE).rev().find(|&rounds| in_rounds(rounds) <= most);
-        let mut first = 0;
-        for (gate, &count) in self.0.iter_mut().zip(workers) {
-            gate.first = first;
-            gate.by_place = count.min(rounds.unwrap_or(0));
-            first += gate.by_place;
+        let used: Vec<usize> = (0..workers.len()).filter(|&sm| workers[sm] > 0).collect();
+        let fewest = used.iter().map(|&sm| workers[sm]).min().unwrap_or(0);
+        let rounds = most / (used.len() as u64).max(1);
+        let rounds = u16::try_from(rounds).unwrap_or(u16::MAX).min(fewest).min(MOST_BY_PLACE);
+        for (first, sm) in (0..).zip(used) {
+            if let Some(gate) = self.0.get_mut(sm) {
+                (gate.first, gate.by_place) = (first, rounds);
+            }
         }
         self
     }
@@ -208,6 +209,11 @@ impl Gates {
     #[must_use]
     pub fn by_place(&self) -> u32 {
         self.0.iter().map(|gate| u32::from(gate.by_place)).sum()
+    }
+
+    /// SMs with tasks by place: the distance from one task of an SM to the next.
+    fn stride(&self) -> u32 {
+        self.0.iter().map(|gate| u32::from(gate.by_place > 0)).sum()
     }
 
     fn change(&mut self, mut change: impl FnMut(SmId, &mut Gate)) -> Vec<SmId> {
@@ -265,6 +271,7 @@ pub fn initial(shape: &Shape<'_>, block: &mut [u8]) {
     let shift = shape.main_ctas.max(1).next_power_of_two().ilog2() + 1;
     put(SHIFT, &shift.to_le_bytes());
     put(FIRST, &shape.first.to_le_bytes());
+    put(STRIDE, &shape.gates.stride().to_le_bytes());
     put(COMPLETED, &shape.first.to_le_bytes());
     for (sm, gate) in (0..).map(SmId).zip(&shape.gates.0) {
         put(gate_at(sm), &gate.word().to_le_bytes());
@@ -373,9 +380,10 @@ mod tests {
             let gates = Gates::new(4, 9).by_place_for(workers, most);
             gates.0.iter().map(|gate| (gate.first, gate.by_place)).collect()
         };
-        assert_eq!(places(&[2, 0, 40, 3], 37), [(0, 2), (2, 0), (2, 32), (34, 3)]);
-        assert_eq!(places(&[2, 0, 40, 3], 7), [(0, 2), (2, 0), (2, 2), (4, 2)]);
-        assert_eq!(places(&[2, 0, 40, 3], 2), [(0, 0); 4]);
+        assert_eq!(places(&[2, 0, 40, 3], 37), [(0, 2), (0, 0), (1, 2), (2, 2)]);
+        assert_eq!(places(&[40, 0, 40, 40], 98), [(0, 32), (0, 0), (1, 32), (2, 32)]);
+        assert_eq!(places(&[2, 0, 40, 3], 5), [(0, 1), (0, 0), (1, 1), (2, 1)]);
+        assert_eq!(places(&[2, 0, 40, 3], 2), [(0, 0), (0, 0), (1, 0), (2, 0)]);
     }
 
     #[test]
@@ -384,7 +392,7 @@ mod tests {
         let changed = gates.permit(&SmSet::range(0, 2), &SmSet::range(1, 2));
         assert_eq!(changed, [SmId(0), SmId(1)]);
         assert_eq!(gates.word(SmId(0)), 1 | 2 << 2 | 9 << 8);
-        assert_eq!(gates.word(SmId(1)), 2 | 2 << 2 | 9 << 8 | 2 << 16);
+        assert_eq!(gates.word(SmId(1)), 2 | 2 << 2 | 9 << 8 | 1 << 16);
         assert_eq!(gates.word(SmId(2)) & 3, 0);
         assert_eq!(gates.by_place(), 6);
     }

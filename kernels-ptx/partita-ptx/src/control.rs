@@ -54,6 +54,8 @@ pub const GRID_Z: u64 = 152;
 pub const SHIFT: u64 = 156;
 /// `u64`: the linear index of the launch's first CTA.
 pub const FIRST: u64 = 160;
+/// `u32`: from one task by place of an SM to the next.
+pub const STRIDE: u64 = 168;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.

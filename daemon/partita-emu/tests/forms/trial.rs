@@ -133,7 +133,7 @@ pub const ALL: u32 = (1 << SMS) - 1;
 /// Device time in which a change of the signal is seen: the GPU here takes 6 us for 2^12
 /// cycles. A worker may be in a task so long when the gate is shut, and run another of twice the
 /// time. Weak memory hides the gate for some more.
-pub const GRACE_NANOS: u64 = 40_000;
+pub const GRACE_NANOS: u64 = 60_000;
 /// Device time in which anything ends that ends.
 pub const PATIENCE_NANOS: u64 = 3_000_000;
 

@@ -1,9 +1,9 @@
 //! The SMs to which the device keeps a grid.
 //!
 //! A device may keep a grid to a union of *groups* of SMs ([`partita_device::Confining`]). Machine
-//! code needs that: nothing else confines it. Grids of workers and waves of tickets gain by it:
-//! their gates decide where they work, and where the device keeps them to their application's SMs,
-//! no CTA starts elsewhere in vain. Launches that run as they were written may then run beside
+//! code needs that: nothing else confines it. Main grids of workers and waves of tickets gain by
+//! it: their gates decide where they work, and where the device keeps them to their application's
+//! SMs, no CTA starts elsewhere in vain. Launches that run as they were written may then run beside
 //! other applications.
 //!
 //! What is kept to SMs keeps to them when borders move. The gates of workers and tickets still
@@ -107,8 +107,8 @@ impl Launches {
         turn.push(Effect::PumpWaiting);
     }
 
-    /// The SMs to which the device keeps the next grid of workers or tickets of an application in
-    /// `stream`: all that are open to it. `None` where the grid may start anywhere.
+    /// The SMs to which the device keeps the next main grid or wave of an application in `stream`:
+    /// all that are open to it. `None` where the grid may start anywhere.
     pub(crate) fn kept_to(
         &mut self,
         turn: &mut Turn<'_>,

@@ -136,15 +136,16 @@ impl Launches {
         longest_task: Nanos,
         is_alone: bool,
     ) -> Result<(Staffing, Option<Grid>), Bug> {
-        let Place { application, stream, .. } = self.known(id)?.place;
-        let kept_to = self.kept_to(turn, handover, application, stream);
         if matches!(self.known(id)?.run, Run::Ticket(_)) {
+            let Place { application, stream, .. } = self.known(id)?.place;
+            let kept_to = self.kept_to(turn, handover, application, stream);
             return self.send_waves(turn, handover, window, (id, is_alone, kept_to));
         }
         let now = turn.now();
-        let (staffing, wanted) = self.top_up(handover, id, (now, kept_to.is_some()))?;
+        let (staffing, wanted) = self.top_up(handover, id, now)?;
         let Some(wanted) = wanted else { return Ok((staffing, None)) };
-        let sent = self.send_helper(turn, window, (id, wanted.ctas, kept_to), longest_task)?;
+        // A helper grid is kept to no SMs: while borders move, SMs are granted behind its back.
+        let sent = self.send_helper(turn, window, (id, wanted.ctas, None), longest_task)?;
         if !matches!(sent, Sent::Later) {
             let latency = self.latency;
             let worker = self.known_mut(id)?.worker_mut().ok_or(Bug::WrongForm(id))?;

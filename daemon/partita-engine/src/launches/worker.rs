@@ -413,7 +413,7 @@ impl Launches {
         &mut self,
         handover: &mut Handover,
         id: LaunchId,
-        (now, is_kept): (Nanos, bool),
+        now: Nanos,
     ) -> Result<(Staffing, Option<Wanted>), Bug> {
         let complete = Ok((Staffing::Complete, None));
         let launch = self.known(id)?;
@@ -453,8 +453,7 @@ impl Launches {
         if workers == 0 {
             return Ok((Staffing::Lacking, None));
         }
-        let foreign = if is_kept { 0 } else { self.vacant(handover, &own, cta, rounds) };
-        let ctas = workers + foreign;
+        let ctas = workers + self.vacant(handover, &own, cta, rounds);
         Ok((Staffing::Lacking, Some(Wanted { workers, ctas })))
     }
 

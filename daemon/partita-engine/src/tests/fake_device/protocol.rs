@@ -3,7 +3,8 @@
 use super::{FakeDevice, Grid, State};
 use partita_model::control::{
     ABORT, COMPLETED, DEPARTED, FIRST, Gate, HELPED, IDLE, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED,
-    SHIFT, SLOT_BYTES, SLOT_GATE, SLOT_LEFT, SLOT_REGISTERED, SLOT_RETURNED, SLOTS, STATIC, TOTAL,
+    SHIFT, SLOT_BYTES, SLOT_GATE, SLOT_LEFT, SLOT_REGISTERED, SLOT_RETURNED, SLOTS, STATIC, STRIDE,
+    TOTAL,
 };
 use partita_model::profile;
 
@@ -108,7 +109,7 @@ impl FakeDevice {
             self.register(sm, window);
         }
         if gate & 3 == 1 && place < by_place && !self.grids[i].traits.faults {
-            let first = self.get(block + FIRST, 8) + (gate >> 16) + place;
+            let first = self.task_by_place(block, gate, place);
             return self.run(i, first, 1);
         }
         if place < by_place {
@@ -116,18 +117,23 @@ impl FakeDevice {
             self.put(slot + SLOT_RETURNED, 4, returned | 1 << place);
         }
         if !helper && !self.grids[i].ctas[j].stays {
-            let idle = self.add(block + IDLE, 4, 1);
-            if idle >= self.spare(block) {
+            let (idle, spare) = (self.add(block + IDLE, 4, 1), self.spare(block));
+            if idle >= spare {
                 let next = self.get(block + NEXT, 8);
                 self.put(block + NEXT, 8, next | HELPED);
                 let total = self.get(block + TOTAL, 8);
-                self.grids[i].ctas[j].stays = next & !HELPED >= total;
+                self.grids[i].ctas[j].stays = idle == spare && next & !HELPED >= total;
             }
         }
         if is_foreign {
             return self.leave((i, j), block, true);
         }
         Some(State::Border)
+    }
+
+    /// The CTA of the `place`-th worker of an SM with this gate.
+    fn task_by_place(&mut self, block: u64, gate: u64, place: u64) -> u64 {
+        self.get(block + FIRST, 8) + (gate >> 16) + place * self.get(block + STRIDE, 4)
     }
 
     /// CTAs of the main grid that need no task by place.
@@ -156,7 +162,7 @@ impl FakeDevice {
             } else {
                 return None;
             };
-            Some(self.get(block + FIRST, 8) + (gate >> 16) + place)
+            Some(self.task_by_place(block, gate, place))
         })
     }
 
