@@ -166,7 +166,7 @@ impl Gates {
         Gates(vec![Gate { task, ..Gate::default() }; usize::from(sm_count)])
     }
 
-    /// Gives all SMs with workers as many tasks by place as each of them has workers, in full rounds
+    /// Gives all SMs with workers as many tasks by place as each has workers, in full rounds
     /// over the SMs. All tasks by place are at most `most`.
     #[must_use]
     pub fn by_place_for(mut self, workers: &[u16], most: u64) -> Self {

@@ -21,8 +21,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Sets that were not made ready are remembered. When there are more, all are tried again.
 const MOST_REMEMBERED: usize = 64;
-/// Originals run on whole groups only. At most this part of their application's SMs may be left
-/// over.
+/// Originals run on whole groups only. Of this many SMs of their application one may be left over.
 const LEFT_OVER: u16 = 16;
 
 /// What the device has said of sets of SMs.
@@ -121,7 +120,8 @@ impl Launches {
     }
 
     /// The SMs to which the device keeps a launch that runs as it was written: nearly all that are
-    /// open to its application. `None` where the device keeps it to none, or where SMs are stalled.
+    /// open to its application. `None` where the device keeps it to none, or where SMs are stalled or
+    /// without power.
     pub(crate) fn kept_as_written(
         &mut self,
         turn: &mut Turn<'_>,
@@ -129,7 +129,7 @@ impl Launches {
         place: Place,
     ) -> Option<SmSet> {
         let own = handover.granted(place.application);
-        if !own.is_disjoint(&handover.stalled()) {
+        if !own.is_disjoint(&handover.stalled().union(&handover.gated())) {
             return None;
         }
         let sms = self.kept_to_groups(turn, handover, own, place.stream)?;
