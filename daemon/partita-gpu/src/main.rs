@@ -5,12 +5,10 @@ use partita_gpu::device;
 use partita_gpu::shell::{Shell, ShellError};
 use partita_gpu::store::Store;
 use rustix::process::{Signal, set_parent_process_death_signal};
-use std::io::IsTerminal;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
-use tracing_subscriber::EnvFilter;
 
 /// The system's allocator takes a fifth of a launch's time in this process.
 #[global_allocator]
@@ -39,7 +37,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    init_log();
+    let _log = partita_log::init();
     // The process also ends when the control socket closes. The signal covers the case that nothing
     // reads the socket any more.
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
@@ -52,7 +50,7 @@ fn main() -> ExitCode {
     let device = match device::open(&text, options.state_dir.as_deref()) {
         Ok(device) => device,
         Err(error) => {
-            eprintln!("partita-gpu: {error}");
+            partita_log::last_words(&format!("partita-gpu: {error}"));
             return ExitCode::from(2);
         }
     };
@@ -89,14 +87,4 @@ fn sockets() -> Result<(OwnedFd, OwnedFd), ShellError> {
     let control = take(std::io::stdin().as_fd()).map_err(system)?;
     let sessions = take(std::io::stdout().as_fd()).map_err(system)?;
     Ok((control, sessions))
-}
-
-fn init_log() {
-    let filter = ["PARTITA_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
-    let filter = EnvFilter::new(filter.as_deref().unwrap_or("info"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
 }

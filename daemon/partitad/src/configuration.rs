@@ -396,7 +396,8 @@ mod tests {
         );
         let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
-        for (written, originals) in [("alone", Originals::Alone), ("never", Originals::Never)] {
+        let all = [Originals::Short, Originals::Alone, Originals::Never];
+        for (written, originals) in ["short", "alone", "never"].into_iter().zip(all) {
             let text = format!("[policy]\noriginals = \"{written}\"");
             assert_eq!(parse(&text).unwrap().originals, originals);
         }

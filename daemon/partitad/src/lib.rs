@@ -128,6 +128,11 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
         () = front_desk::serve(clients, gpus.clone()) => Ok(()),
         () = reload(&mut hangup, &source, &gpus) => Ok(()),
         result = api::serve(http, gpus.clone()) => result.map_err(io_error("cannot serve the API")),
+        // A GPU without supervision would never be served again.
+        Some(ended) = supervision.join_next() => Err(DaemonError::Io {
+            what: "supervision failed",
+            source: ended.map_or_else(Into::into, |()| io::Error::other("it ended")),
+        }),
         _ = terminate.recv() => Ok(()),
         _ = interrupt.recv() => Ok(()),
     };

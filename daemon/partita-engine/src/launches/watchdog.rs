@@ -12,6 +12,7 @@
 //! waits. The same time counts for machine code, which is in the way of the new owners of its SMs.
 
 use super::Launches;
+use super::original::Original;
 use super::spec::{Launch, Run};
 use crate::LogLevel;
 use crate::handover::Handover;
@@ -132,6 +133,9 @@ fn what_is_stuck(launch: &Launch, time: Nanos) -> String {
         ),
         (Run::MachineCode(sms), _) => {
             format!("machine code `{name}` has run on SMs {sms} for {millis} ms")
+        }
+        (Run::Original(Original { keeps_to: Some(sms), .. }), _) => {
+            format!("kernel `{name}` has run as it was written on SMs {sms} for {millis} ms")
         }
         _ => format!("kernel `{name}` has run alone for {millis} ms"),
     }

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod gpus;
+mod log;
 #[path = "../support/mod.rs"]
 mod support;
 
@@ -83,8 +84,19 @@ impl Daemon {
     }
 
     fn serving(device: &str, variables: &[(&str, &Path)], more: &[&str]) -> Daemon {
+        Daemon::logging_to(None, device, variables, more)
+    }
+
+    /// One that logs there; into a file where nothing is given.
+    fn logging_to(
+        stderr: Option<Stdio>,
+        device: &str,
+        variables: &[(&str, &Path)],
+        more: &[&str],
+    ) -> Daemon {
         let folder = tempfile::tempdir().unwrap();
-        let log = File::create(folder.path().join("log")).unwrap();
+        let file = File::create(folder.path().join("log")).unwrap();
+        let log = stderr.unwrap_or_else(|| file.into());
         let mut command = Daemon::command(device, &folder.path().join("sockets"));
         command.args(more).envs(variables.iter().copied()).stderr(log);
         let mut child = command.spawn().unwrap();
