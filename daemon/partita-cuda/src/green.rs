@@ -2,8 +2,8 @@
 //!
 //! The driver divides a GPU's SMs into groups and reports each group's size, not its SMs. When a
 //! device is opened, before any session uses it, a kernel reports the SMs of each group
-//! ([`Groups::measure`]). Where the measurement contradicts the driver, machine code is confined to
-//! no SMs: it runs alone.
+//! ([`Groups::measure`]). Where the measurement contradicts the driver, grids are kept to no SMs:
+//! machine code runs alone.
 //!
 //! The loading thread makes a context when a set of SMs is first requested, with [`STREAMS`]
 //! streams. It tries the context by recording an event in each stream, because events belong to the

@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// How long a start, an end or an answer may take on an overloaded host.
 pub const PATIENCE: Duration = Duration::from_secs(180);
 
+/// The log is complete where it does not grow for so long.
+const LOG_PAUSE: Duration = Duration::from_millis(200);
+
 /// A running `partitad`; dropping it ends it.
 pub struct Daemon {
     child: Child,
@@ -96,8 +99,17 @@ impl Daemon {
     /// Where the log cannot be read.
     #[must_use]
     pub fn log(&self) -> String {
-        let bytes = std::fs::read(self.folder.path().join("log")).expect("the log can be read");
-        String::from_utf8_lossy(&bytes).into_owned()
+        let path = self.folder.path().join("log");
+        let read = || std::fs::read(&path).expect("the log can be read");
+        // A thread writes the lines: they come a moment after what they tell of.
+        let mut bytes = read();
+        loop {
+            std::thread::sleep(LOG_PAUSE);
+            let before = std::mem::replace(&mut bytes, read());
+            if before == bytes {
+                return String::from_utf8_lossy(&bytes).into_owned();
+            }
+        }
     }
 
     /// `partita run PROGRAM` on this daemon.

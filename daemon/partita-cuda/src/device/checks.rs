@@ -91,7 +91,7 @@ impl CudaDevice {
         let live = |address: DeviceAddress, bytes: u64| self.place_of(address, bytes).map(|_| ());
         match work {
             Work::LaunchOn { sms, .. } if !self.streams.has_context(sms) => {
-                Err(DeviceError::BadLaunch(format!("SMs {sms} are not ready for machine code")))
+                Err(DeviceError::BadLaunch(format!("SMs {sms} are not ready for launches")))
             }
             Work::Launch(launch) | Work::LaunchOn { launch, .. } => {
                 let loaded = self.modules.get(&launch.module);

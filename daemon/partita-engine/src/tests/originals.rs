@@ -5,7 +5,7 @@ use super::world::{
 };
 use crate::Request;
 use crate::observer::SHORT;
-use partita_model::{ApplicationId, Nanos, Originals, SessionId};
+use partita_model::{ApplicationId, CudaResult, Limits, Nanos, Originals, SessionId};
 
 /// CTAs that 8 SMs hold at once.
 const PLACES: u32 = 64;
@@ -315,6 +315,28 @@ fn a_border_waits_for_launches_as_written() {
     }
     assert_eq!(world.device.launched.last().map(|name| &**name), Some("brisk-original"));
     assert_eq!(world.device.kept_to.last(), Some(&"6-7".parse().unwrap()));
+    for session in [a, b] {
+        world.close(session, crate::CloseReason::Died);
+    }
+    world.finish();
+}
+
+#[test]
+fn a_launch_as_written_that_does_not_end_gives_up_the_sms_of_others() {
+    let (mut world, [a, b], [of_a, of_b]) = halves();
+    world.engine.set_limits(&Limits { alone_ms: 2, ..Limits::default() });
+    for _ in 0..2 {
+        run(&mut world, b, BRISK, 2 * PLACES);
+    }
+    world.device.set_time("brisk-original", 1_000_000);
+    world.start(b, 0, BRISK, 2 * PLACES);
+    world.run_for(5_000);
+    let why = world.engine.policy_report().why.join("\n");
+    assert!(why.contains("has run as it was written on SMs 4-7 for 4 ms"), "{why}");
+    world.set_plan(&[(of_a, "0-5"), (of_b, "6-7")]).unwrap();
+    assert_eq!(world.synchronize(b), CudaResult::ERROR_LAUNCH_TIMEOUT.0);
+    world.run_for(100);
+    assert_eq!(world.partition(of_a), "0-5".parse().unwrap());
     for session in [a, b] {
         world.close(session, crate::CloseReason::Died);
     }

@@ -112,6 +112,8 @@ impl Daemon {
     }
 
     fn log(&self) -> String {
+        // A thread writes the lines: they come a moment after what they tell of.
+        std::thread::sleep(Duration::from_millis(200));
         String::from_utf8_lossy(&std::fs::read(self.folder.path().join("log")).unwrap())
             .into_owned()
     }
