@@ -380,8 +380,8 @@ impl Streams {
         }
     }
 
-    /// Whether the stream's lane, if any, suits its next operation. A grid that is kept to SMs needs
-    /// their context; other grids and waits for other streams need the primary context. Other
+    /// Whether the stream's lane, if any, suits its next operation. A grid that is kept to SMs
+    /// needs their context; other grids and waits for other streams need the primary context. Other
     /// operations run in either. A stream changes lanes only when all its operations on the device
     /// have ended. So nothing in a green context ever waits for another stream.
     fn moves(&mut self, id: StreamId) -> Step {
