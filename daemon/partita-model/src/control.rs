@@ -126,7 +126,7 @@ pub struct Gate {
     pub permission: Permission,
     /// Tasks by place, at most [`MOST_BY_PLACE`]. They stay the same while the launch runs.
     pub by_place: u16,
-    /// The first of them, from the launch's first CTA. The others follow at [`STRIDE`].
+    /// The first task by place, from the launch's first CTA. Further tasks follow at [`STRIDE`].
     pub first: u16,
     /// CTAs of a task, at most; from 1 to [`LARGEST_TASK`].
     pub task: u32,

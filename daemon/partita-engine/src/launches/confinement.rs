@@ -199,8 +199,8 @@ impl Launch {
         }
     }
 
-    /// The SMs that the launch has had from its beginning on, where it has had the same. `granted`
-    /// are those that its application holds now.
+    /// The SMs that the launch has had from its beginning on, where it has had the same. `granted`:
+    /// the SMs that its application holds now.
     pub(crate) fn had(&self, granted: SmSet) -> Option<SmSet> {
         match &self.run {
             Run::Worker(_) | Run::Ticket(_) => {
