@@ -195,9 +195,13 @@ fn what_the_driver_does_not_make_is_refused_by_name() {
     ));
     fake.tell("fail cuMemcpy3DAsync_v2 999");
     assert!(create(&mut world, ArrayKind::Plane, [8, 8, 1]).is_err());
+}
 
-    let old = Fake::new();
-    old.tell("set deferred 0");
-    let refused = create(&mut old.world(), ArrayKind::Plane, [8, 8, 1]);
+#[test]
+fn arrays_need_a_driver_that_gives_them_memory_later() {
+    let fake = Fake::new();
+    fake.tell("set deferred 0");
+    let mut world = fake.world();
+    let refused = world.device.create_array(WINDOW, &shape(ArrayKind::Plane, [8, 8, 1], 1));
     assert!(matches!(refused, Err(DeviceError::Unsupported(why)) if why.contains("memory later")));
 }

@@ -170,7 +170,11 @@ exports! {
         if !fits || (alignment != 0 && !alignment.is_power_of_two()) {
             return Err(INVALID_VALUE);
         }
-        put(start, memory::reserve(&mut state, size as u64, alignment as u64, hint)?);
+        let granularity = GRANULARITY as u64;
+        put(
+            start,
+            memory::reserve(&mut state, size as u64, alignment as u64, hint, granularity)?,
+        );
         Ok(SUCCESS)
     }
     cuMemAddressFree(start: u64, size: usize) Beside |state| {

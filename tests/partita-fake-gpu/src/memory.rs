@@ -30,9 +30,18 @@ fn unmap(at: u64, bytes: u64) {
     let _ = unsafe { libc::munmap(at as *mut libc::c_void, bytes) };
 }
 
-/// `cuMemAddressReserve`.
-pub fn reserve(state: &mut State, bytes: u64, alignment: u64, hint: u64) -> Result<u64, u32> {
+/// `cuMemAddressReserve`. Addresses are whole pages of the GPU (`granularity`), as the driver's
+/// are: the kernel aligns only most of its large mappings so.
+pub fn reserve(
+    state: &mut State,
+    bytes: u64,
+    alignment: u64,
+    hint: u64,
+    granularity: u64,
+) -> Result<u64, u32> {
+    let alignment = alignment.max(granularity);
     if hint != 0
+        && hint.is_multiple_of(alignment)
         && let Some(found) = map(hint, bytes, PROT_NONE, 0)
     {
         if found == hint {
@@ -43,7 +52,7 @@ pub fn reserve(state: &mut State, bytes: u64, alignment: u64, hint: u64) -> Resu
     }
     let whole = bytes.checked_add(alignment).ok_or(INVALID_VALUE)?;
     let found = map(0, whole, PROT_NONE, 0).ok_or(OUT_OF_MEMORY)?;
-    let start = if alignment == 0 { found } else { found.next_multiple_of(alignment) };
+    let start = found.next_multiple_of(alignment);
     let tail = found + whole - (start + bytes);
     if start > found {
         unmap(found, start - found);

@@ -138,6 +138,17 @@ impl Windows {
             .map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
         let base = cell + MARGIN_BYTES;
         let addresses = self.part_cell(addresses, [base, cell + cell_bytes - MARGIN_BYTES]);
+        let held =
+            |at: u64| addresses.iter().any(|(start, bytes)| (*start..start + bytes).contains(&at));
+        if ![cell, base, cell + cell_bytes - 1].into_iter().all(held) {
+            // Another thread of the process took them while they were released.
+            for (start, bytes) in addresses {
+                if let Err(failure) = self.context.unreserve(start, bytes) {
+                    tracing::warn!(%failure, "addresses stay reserved");
+                }
+            }
+            return Err(DeviceError::OutOfMemory { wanted: bytes, available: 0 });
+        }
         let margins = self.fill_margins([cell, cell + cell_bytes - MARGIN_BYTES]);
         let window = Window {
             addresses,

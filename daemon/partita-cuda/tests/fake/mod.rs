@@ -11,7 +11,7 @@ use partita_device::{
 use partita_model::{DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
@@ -20,15 +20,21 @@ use partita_fake_gpu as _;
 /// Far above what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The stand-in, loaded from a file of its own.
+/// Whoever has a stand-in. A window's addresses are released and reserved again in parts, and the
+/// stand-in of another test takes them in between: the driver's own process has one GPU's driver.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// The stand-in, loaded from a file of its own. A process has one at a time.
 pub struct Fake {
     library: libloading::Library,
     folder: TempDir,
+    _turn: MutexGuard<'static, ()>,
 }
 
 #[allow(dead_code, reason = "each test uses some of it")]
 impl Fake {
     pub fn new() -> Fake {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let built =
             std::env::current_exe().unwrap().parent().unwrap().join("libpartita_fake_gpu.so");
@@ -36,7 +42,7 @@ impl Fake {
         std::fs::copy(&built, &path).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
         // SAFETY: our own library, without constructors.
         let library = unsafe { libloading::Library::new(&path) }.unwrap();
-        Fake { library, folder }
+        Fake { library, folder, _turn: turn }
     }
 
     pub fn path(&self) -> PathBuf {
