@@ -102,13 +102,12 @@ impl EmulatedGpu {
                     Some(AddressRange { start: address, bytes: image.constant_bytes });
             }
         }
-        let written = image.contents(module).and_then(|(own, managed)| {
-            let places = [(loaded.variables, own), (loaded.managed, managed)];
-            places.into_iter().try_for_each(|(address, contents)| match address {
-                Some(address) => {
-                    self.memory.write(address, &contents).map_err(|error| error.to_string())
-                }
-                None => Ok(()),
+        let written = image.contents(module).and_then(|pieces| {
+            pieces.into_iter().try_for_each(|piece| {
+                let start = if piece.managed { loaded.managed } else { loaded.variables };
+                let Some(start) = start else { return Ok(()) };
+                let address = DeviceAddress(start.0 + piece.offset);
+                self.memory.write(address, &piece.bytes).map_err(|error| error.to_string())
             })
         });
         if let (Err(_), Some(address)) = (&written, loaded.variables) {

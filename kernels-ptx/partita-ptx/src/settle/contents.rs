@@ -50,7 +50,6 @@ pub(super) fn collect(module: &Module, plan: &Plan) -> Result<Collected, Errors>
         let (Some(init), Some(Address { part, at })) = (&variable.init, plan.address(id)) else {
             continue;
         };
-        let bytes = usize::try_from(variable.bytes().unwrap_or(0)).unwrap_or(0);
         let mut writer = Writer {
             module,
             plan,
@@ -58,7 +57,8 @@ pub(super) fn collect(module: &Module, plan: &Plan) -> Result<Collected, Errors>
             part,
             start: at,
             at: 0,
-            bytes: vec![0; bytes],
+            bytes: variable.bytes().unwrap_or(0),
+            runs: Vec::new(),
             fixups: Vec::new(),
             copies: Vec::new(),
         };
@@ -72,9 +72,8 @@ pub(super) fn collect(module: &Module, plan: &Plan) -> Result<Collected, Errors>
             collected.seeds.push(SeedOf { variable: id, seed });
         }
         collected.fixups.append(&mut writer.fixups);
-        if writer.bytes.iter().any(|byte| *byte != 0) {
-            collected.initial.push((part, at, writer.bytes));
-        }
+        let runs = writer.runs.into_iter().filter(|(_, bytes)| bytes.iter().any(|byte| *byte != 0));
+        collected.initial.extend(runs.map(|(offset, bytes)| (part, at + offset, bytes)));
     }
     Ok(collected)
 }
@@ -91,8 +90,12 @@ struct Writer<'a> {
     /// Offset of the variable.
     start: u64,
     /// Offset of the next value in the variable.
-    at: usize,
-    bytes: Vec<u8>,
+    at: u64,
+    /// Size of the variable.
+    bytes: u64,
+    /// Values without a gap, each with the offset of its first: they take as much memory as the
+    /// initialiser has values, however large the variable is.
+    runs: Vec<(u64, Vec<u8>)>,
     fixups: Vec<Fixup>,
     copies: Vec<(u64, Part, u64, u64)>,
 }
@@ -108,9 +111,7 @@ impl Writer<'_> {
                 let start = self.at;
                 for (index, element) in list.iter().enumerate() {
                     if matches!(element, Init::List(_)) {
-                        let step =
-                            usize::try_from(step).map_err(|_| "an array too large".to_owned())?;
-                        self.at = index.saturating_mul(step).saturating_add(start);
+                        self.at = (index as u64).saturating_mul(step).saturating_add(start);
                     }
                     self.write(element, rest)?;
                 }
@@ -142,20 +143,24 @@ impl Writer<'_> {
         }
     }
 
-    fn room(&self) -> Result<std::ops::Range<usize>, String> {
-        let end = self.at.saturating_add(self.ty.bytes() as usize);
-        if end > self.bytes.len() {
-            return Err("the initialiser is longer than the variable".to_owned());
-        }
-        Ok(self.at..end)
+    /// The end of the next value.
+    fn room(&self) -> Result<u64, String> {
+        let end = self.at.checked_add(self.ty.bytes().into()).filter(|end| *end <= self.bytes);
+        end.ok_or_else(|| "the initialiser is longer than the variable".to_owned())
     }
 
     fn put(&mut self, value: u64) -> Result<(), String> {
-        let range = self.room()?;
-        self.at = range.end;
-        let size = range.len().min(8);
-        let place = &mut self.bytes[range];
-        place[..size].copy_from_slice(&value.to_le_bytes()[..size]);
+        let end = self.room()?;
+        let follows = |run: &&mut (u64, Vec<u8>)| run.0 + run.1.len() as u64 == self.at;
+        if self.runs.last_mut().filter(follows).is_none() {
+            self.runs.push((self.at, Vec::new()));
+        }
+        if let Some((_, bytes)) = self.runs.last_mut() {
+            let size = self.ty.bytes() as usize;
+            bytes.extend_from_slice(&value.to_le_bytes()[..size.min(8)]);
+            bytes.resize(bytes.len() + size.saturating_sub(8), 0);
+        }
+        self.at = end;
         Ok(())
     }
 
@@ -166,8 +171,9 @@ impl Writer<'_> {
         mask: Option<u64>,
         generic: bool,
     ) -> Result<(), String> {
-        let range = self.room()?;
-        let at = self.start + self.at as u64;
+        let end = self.room()?;
+        let at = self.start + self.at;
+        let bytes = self.ty.bytes() as usize;
         match symbol {
             Symbol::Var(id) => {
                 let Some(Address { part: to, at: target }) = self.plan.address(id) else {
@@ -182,23 +188,14 @@ impl Writer<'_> {
                     ));
                 }
                 let offset = target.wrapping_add_signed(offset);
-                self.fixups.push(Fixup {
-                    part: self.part,
-                    at,
-                    bytes: range.len(),
-                    to,
-                    offset,
-                    mask,
-                });
+                self.fixups.push(Fixup { part: self.part, at, bytes, to, offset, mask });
             }
-            Symbol::Func(_) => {
-                self.copies.push((self.at as u64, self.part, at, range.len() as u64))
-            }
+            Symbol::Func(_) => self.copies.push((self.at, self.part, at, bytes as u64)),
             Symbol::Label(_) | Symbol::Unresolved(_) => {
                 return Err("the address of something that has none".to_owned());
             }
         }
-        self.at = range.end;
+        self.at = end;
         Ok(())
     }
 }

@@ -47,6 +47,49 @@ pub struct Image {
 /// A variable's place: whether it is managed, and its offset in bytes.
 type Offset = (bool, u64);
 
+/// A run of initial bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Whether it belongs to the managed variables.
+    pub managed: bool,
+    /// Offset in the image, or among the managed variables.
+    pub offset: u64,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// The initial values of a variable, as runs without gaps.
+struct Values {
+    managed: bool,
+    /// Offset of the next value.
+    at: u64,
+    /// Offset of the variable's end.
+    end: u64,
+    pieces: Vec<Piece>,
+}
+
+impl Values {
+    fn put(&mut self, value: u64, size: u64) -> Result<(), String> {
+        let end = self.at.checked_add(size).filter(|end| *end <= self.end);
+        let end = end.ok_or("the initialiser is longer than the variable")?;
+        let follows = |piece: &&mut Piece| piece.offset + piece.bytes.len() as u64 == self.at;
+        let bytes = match self.pieces.last_mut().filter(follows) {
+            Some(piece) => &mut piece.bytes,
+            None => {
+                let (managed, offset) = (self.managed, self.at);
+                self.pieces.push(Piece { managed, offset, bytes: Vec::new() });
+                &mut self.pieces.last_mut().expect("just pushed").bytes
+            }
+        };
+        let value = value.to_le_bytes();
+        let whole = usize::try_from(size).map_err(|_| "a value too large")?;
+        bytes.extend_from_slice(&value[..whole.min(8)]);
+        bytes.resize(bytes.len() + whole.saturating_sub(8), 0);
+        self.at = end;
+        Ok(())
+    }
+}
+
 /// The largest image, in bytes.
 const MAX_IMAGE: u64 = 4 << 30;
 
@@ -156,36 +199,29 @@ impl Image {
         self.at((variable.managed, variable.offset))
     }
 
-    /// The first contents, once there are addresses: the image's own and the managed variables'.
+    /// The first contents, once there are addresses: pieces that are not zero throughout. They take
+    /// as much memory as the initialisers have values, however large the variables are.
     ///
     /// # Errors
     /// In words, where an initialiser does not fit or names something without an address.
-    pub fn contents(&self, module: &Module) -> Result<(Vec<u8>, Vec<u8>), String> {
-        let zeroes = |bytes: u64| {
-            usize::try_from(bytes)
-                .map(|bytes| vec![0; bytes])
-                .map_err(|_| "the image is too large".to_owned())
-        };
-        let (mut own, mut shared) = (zeroes(self.bytes)?, zeroes(self.managed_bytes)?);
+    pub fn contents(&self, module: &Module) -> Result<Vec<Piece>, String> {
+        let mut pieces = Vec::new();
         for (&id, &(managed, offset)) in &self.offsets {
-            let bytes = if managed { &mut shared } else { &mut own };
             let variable = module.var(id);
             let Some(init) = &variable.init else { continue };
-            let size = variable.bytes().unwrap_or(0);
-            let end = (offset + size) as usize;
-            let mut at = offset as usize;
+            let end = offset + variable.bytes().unwrap_or(0);
+            let mut values = Values { managed, at: offset, end, pieces: Vec::new() };
             let inner: Vec<u64> = inner_sizes(variable);
-            self.write(module, init, variable.ty, &inner, &mut bytes[..end], &mut at).map_err(
-                |error| {
-                    format!(
-                        "line {}: variable `{}`: {error}",
-                        variable.pos.line,
-                        module.text(variable.name)
-                    )
-                },
-            )?;
+            self.write(module, init, variable.ty, &inner, &mut values).map_err(|error| {
+                format!(
+                    "line {}: variable `{}`: {error}",
+                    variable.pos.line,
+                    module.text(variable.name)
+                )
+            })?;
+            pieces.append(&mut values.pieces);
         }
-        Ok((own, shared))
+        Ok(pieces)
     }
 
     fn write(
@@ -194,45 +230,33 @@ impl Image {
         init: &Init,
         ty: Type,
         inner: &[u64],
-        bytes: &mut [u8],
-        at: &mut usize,
+        values: &mut Values,
     ) -> Result<(), String> {
-        let size = ty.bytes() as usize;
-        let mut put = |value: u64, at: &mut usize| -> Result<(), String> {
-            let Some(place) = bytes.get_mut(*at..*at + size) else {
-                return Err("the initialiser is longer than the variable".to_owned());
-            };
-            place.copy_from_slice(&value.to_le_bytes()[..size.min(8)]);
-            *at += size;
-            Ok(())
-        };
+        let size = u64::from(ty.bytes());
+        let mut put = |value: u64| values.put(value, size);
         match init {
             Init::List(list) => {
                 // A nested list fills one element of the outer dimension, even where it leaves
                 // elements out.
                 let (step, rest) =
-                    inner.split_first().map_or((size as u64, inner), |(step, rest)| (*step, rest));
-                let start = *at;
+                    inner.split_first().map_or((size, inner), |(step, rest)| (*step, rest));
+                let start = values.at;
                 for (index, element) in list.iter().enumerate() {
                     if matches!(element, Init::List(_)) {
-                        *at = start + index * step as usize;
+                        values.at = (index as u64).saturating_mul(step).saturating_add(start);
                     }
-                    self.write(module, element, ty, rest, bytes, at)?;
+                    self.write(module, element, ty, rest, values)?;
                 }
                 Ok(())
             }
-            Init::Int(value) | Init::Uint(value) => put(*value, at),
-            Init::F32(bits) if ty == Type::F64 => {
-                put(f64::from(f32::from_bits(*bits)).to_bits(), at)
-            }
-            Init::F32(bits) => put(u64::from(*bits), at),
+            Init::Int(value) | Init::Uint(value) => put(*value),
+            Init::F32(bits) if ty == Type::F64 => put(f64::from(f32::from_bits(*bits)).to_bits()),
+            Init::F32(bits) => put(u64::from(*bits)),
             Init::F64(bits) if ty == Type::F32 => {
-                put(u64::from((f64::from_bits(*bits) as f32).to_bits()), at)
+                put(u64::from((f64::from_bits(*bits) as f32).to_bits()))
             }
-            Init::F64(bits) => put(*bits, at),
-            Init::Symbol(..) | Init::Generic(..) | Init::Mask(..) => {
-                put(self.value(module, init)?, at)
-            }
+            Init::F64(bits) => put(*bits),
+            Init::Symbol(..) | Init::Generic(..) | Init::Mask(..) => put(self.value(module, init)?),
             _ => Err("an initialiser of this kind".to_owned()),
         }
     }
