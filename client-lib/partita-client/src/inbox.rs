@@ -351,6 +351,14 @@ impl Inbox {
         lock(&self.state).gone.clone()
     }
 
+    /// The session's error, where its work has failed.
+    pub(crate) fn sticky(&self) -> Option<CallError> {
+        let (code, sequence) = self.shared.sticky()?;
+        let text =
+            format!("earlier asynchronous work failed ({sequence}); the daemon's log says how");
+        Some(CallError::new(code, text))
+    }
+
     /// Ends the session: the daemon broke the protocol, or its bell says that it is gone.
     pub(crate) fn end(&self, error: CallError) -> CallError {
         let mut state = lock(&self.state);
@@ -361,8 +369,9 @@ impl Inbox {
         state.gone.clone().unwrap_or_else(daemon_gone)
     }
 
+    /// An error that the daemon had set before says more than its silence.
     fn set_gone(&self, state: &mut State, error: CallError) {
-        state.gone.get_or_insert(error);
+        state.gone.get_or_insert_with(|| self.sticky().unwrap_or(error));
         self.is_gone.store(true, Ordering::Relaxed);
     }
 

@@ -187,10 +187,8 @@ impl Session {
                 child only";
             return Err(CallError::new(code::NOT_INITIALIZED, text));
         }
-        if let Some((code, sequence)) = self.inbox.shared().sticky() {
-            let text =
-                format!("earlier asynchronous work failed ({sequence}); the daemon's log says how");
-            return Err(CallError::new(code, text));
+        if let Some(error) = self.inbox.sticky() {
+            return Err(error);
         }
         match self.inbox.gone() {
             Some(error) => Err(error),

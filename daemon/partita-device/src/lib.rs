@@ -300,6 +300,12 @@ pub trait Device: Textures {
         0
     }
 
+    /// Bytes of this process's memory behind what is live in a window; 0 where the GPU has it.
+    fn host_bytes(&self, window: WindowId) -> u64 {
+        let _ = window;
+        0
+    }
+
     /// Energy since it was opened, where it is known.
     fn nanojoules(&self) -> Option<u64> {
         self.counting().map(|counting| counting.counters().nanojoules)

@@ -16,7 +16,7 @@ use partita_policy::{Deciders, PlanError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::{CloseReason, OpenError, SessionGrant, SessionIdentity};
+use crate::{CloseReason, Holding, OpenError, SessionGrant, SessionIdentity};
 
 /// The engine. See the crate's page.
 pub struct Engine {
@@ -179,6 +179,23 @@ impl Engine {
             turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
             Ok(())
         })
+    }
+
+    /// Ends everything that a session has queued or running, and its further requests fail with
+    /// `code`. Unknown, failed and closing sessions are left alone.
+    pub fn fail_session(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        code: CudaResult,
+        text: String,
+    ) {
+        self.turn(device, |_, turn| turn.fail(session, code, text));
+    }
+
+    /// What each session holds, in order of session.
+    pub fn holdings(&self) -> impl Iterator<Item = Holding> + '_ {
+        self.machines.sessions.holdings()
     }
 
     /// Sets the partitions of the named applications and keeps them (*pins*) until one of these

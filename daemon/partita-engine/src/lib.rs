@@ -89,4 +89,4 @@ pub use prepare::{
     RegisterBound,
 };
 pub use request::{LoadedKernel, LoadedModule, Payload};
-pub use session::{CloseReason, OpenError, SessionGrant, SessionIdentity};
+pub use session::{CloseReason, Holding, OpenError, SessionGrant, SessionIdentity};

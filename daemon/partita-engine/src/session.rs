@@ -1,7 +1,7 @@
 //! The identity of a session, its grant, and the reasons for its end.
 
 use partita_device::{AddressRange, DeviceError};
-use partita_model::{ApplicationId, SessionId, TenantId};
+use partita_model::{ApplicationId, SessionId, TenantId, WindowId};
 
 /// The identity of a session's client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -25,6 +25,21 @@ pub struct SessionGrant {
     pub window: AddressRange,
     /// The application that it belongs to.
     pub application: ApplicationId,
+}
+
+/// What a session holds.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Holding {
+    /// The session.
+    pub session: SessionId,
+    /// Its tenant.
+    pub tenant: TenantId,
+    /// Its window.
+    pub window: WindowId,
+    /// Operations queued or in flight.
+    pub operations: usize,
+    /// Whether it works; otherwise it has failed or is being closed.
+    pub is_open: bool,
 }
 
 /// Why a session could not be opened.

@@ -24,6 +24,7 @@
 pub mod calibration;
 pub mod control;
 pub mod device;
+pub mod host_memory;
 pub mod host_time;
 pub mod machine_code;
 pub mod pool;

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         tracing::warn!(%error, "cannot die with partitad");
     }
+    partita_gpu::host_memory::be_the_first_to_go();
     let Some(text) = options.device else {
         println!("{}", device::count_gpus());
         return ExitCode::SUCCESS;

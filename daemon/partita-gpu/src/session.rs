@@ -138,6 +138,8 @@ pub struct ClientSession {
     loads: HashMap<u64, Load>,
     /// Images of these loads.
     images: HashMap<ImageId, Image>,
+    /// Unpacked bytes of each module that is loaded or being loaded.
+    module_bytes: BTreeMap<ModuleHandle, u64>,
 }
 
 impl ClientSession {
@@ -156,6 +158,7 @@ impl ClientSession {
             modules: BTreeMap::new(),
             loads: HashMap::new(),
             images: HashMap::new(),
+            module_bytes: BTreeMap::new(),
         }
     }
 
@@ -183,6 +186,13 @@ impl ClientSession {
     #[must_use]
     pub fn loads(&self) -> bool {
         !self.loads.is_empty()
+    }
+
+    /// Bytes of its modules and of images that are on the way.
+    #[must_use]
+    pub fn module_bytes(&self) -> u64 {
+        let modules = self.module_bytes.values().copied().fold(0, u64::saturating_add);
+        modules.saturating_add(self.uploads.bytes())
     }
 
     /// The next record, if there is one now.
@@ -220,11 +230,15 @@ impl ClientSession {
     fn note(&mut self, sequence: Sequence, request: &mut Request) -> Result<(), Breach> {
         match request {
             Request::ModuleLoad { module, image } => {
-                self.images.insert(*image, self.uploads.finish(*image)?);
+                let finished = self.uploads.finish(*image)?;
+                let bytes = finished.unpacked_bytes.max(finished.bytes.len() as u64);
+                self.module_bytes.insert(*module, bytes);
+                self.images.insert(*image, finished);
                 self.loads.insert(sequence.0, Load { module: *module, image: *image });
             }
             Request::ModuleUnload { module } => {
                 self.modules.remove(module);
+                self.module_bytes.remove(module);
             }
             Request::EventCreate { event, slot } => {
                 self.event_slots.insert(*event, *slot);
@@ -303,6 +317,7 @@ impl ClientSession {
         }
         if let Some(module) = module {
             self.modules.remove(&module);
+            self.module_bytes.remove(&module);
         }
         let text = match payload {
             Payload::Explanation(text) => text,

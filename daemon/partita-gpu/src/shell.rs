@@ -37,6 +37,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod admission;
+mod memory;
 mod questions;
 mod turns;
 
@@ -162,6 +163,7 @@ pub struct Shell {
     instructions: u64,
     events: Vec<Event>,
     pacer: Pacer,
+    memory: memory::MemoryWatch,
     /// The time of the last check of the descriptors.
     looked: Instant,
 }
@@ -209,6 +211,7 @@ impl Shell {
         let pacer = Pacer::new(device.host_time());
         let mut shell = Shell {
             pacer,
+            memory: memory::MemoryWatch::new(),
             device,
             engine,
             control,
@@ -235,6 +238,7 @@ impl Shell {
     /// [`ShellError`].
     pub fn run(mut self) -> Result<(), ShellError> {
         loop {
+            self.look_at_memory(Instant::now())?;
             let restless = self.serve_sessions()?;
             self.carry_out()?;
             if self.device_activity != Activity::Idle || self.pacer.rules().is_some() {
@@ -455,7 +459,8 @@ impl Shell {
                     self.seats.remove(&session);
                 }
                 Action::Released { session } => {
-                    tracing::debug!(session = session.0, "nothing is left of it")
+                    self.memory.released(session);
+                    tracing::debug!(session = session.0, "nothing is left of it");
                 }
                 Action::DeviceLost { reason } => return Err(ShellError::Lost(reason)),
                 Action::Log { level, session, text } => log(level, session, &text),

@@ -84,6 +84,12 @@ pub struct Uploads {
 }
 
 impl Uploads {
+    /// Bytes that have arrived of incomplete images.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes as u64
+    }
+
     /// Takes a part of an image.
     ///
     /// # Errors

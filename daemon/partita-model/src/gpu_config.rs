@@ -16,6 +16,9 @@ pub struct GpuConfig {
     pub originals: Originals,
     /// The device memory of each tenant. No two entries name the same tenant.
     pub quotas: Vec<MemoryQuota>,
+    /// The machine's memory that programs may make the daemon hold.
+    #[serde(default)]
+    pub host_memory: HostMemoryLimits,
     /// Tenants that may run kernels which nothing confines to their own memory. The daemon's own
     /// user always may. `None` stands for every tenant.
     pub unfenced: Vec<Option<TenantId>>,
@@ -44,6 +47,17 @@ pub struct MemoryQuota {
     pub tenant: Option<TenantId>,
     /// The quota in bytes.
     pub bytes: u64,
+}
+
+/// The machine's memory that programs may make the daemon hold: page-locked and managed memory,
+/// modules, queued operations, and the memory of an emulated GPU.
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct HostMemoryLimits {
+    /// Bytes for all tenants together; `None`: three quarters of the machine's memory.
+    pub bytes: Option<u64>,
+    /// Bytes for the tenants. Without an entry for every tenant, it is half of the machine's
+    /// memory. No two entries name the same tenant.
+    pub tenants: Vec<MemoryQuota>,
 }
 
 /// The device time, in milliseconds, after which a launch without progress is stuck. A stuck launch

@@ -3,8 +3,8 @@
 //! The caller reads the file and knows the users. An error names file, line, reason and remedy.
 
 use partita_model::{
-    GpuConfig, GpuNumber, Limits, MemoryQuota, Originals, PartitionerKind, PolicyConfig,
-    SelectorKind, Share, SupplyModel, TenantId,
+    GpuConfig, GpuNumber, HostMemoryLimits, Limits, MemoryQuota, Originals, PartitionerKind,
+    PolicyConfig, SelectorKind, Share, SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -22,7 +22,8 @@ use toml::Spanned;
 /// ```
 ///
 /// `no_progress_ms` and `alone_ms` are [`Limits`], `originals` is [`Originals`].
-/// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant.
+/// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant;
+/// `[[policy.host_memory]]` and `host_memory_mib` are [`HostMemoryLimits`].
 /// `[[policy.unfenced]]`, for `tenant` or for every tenant, permits kernels that a real GPU cannot
 /// keep to their program's memory: machine code without PTX, and kernels that no fence fits.
 /// `[[policy.gpu]]` is a [`GpuSection`], the settings of one of several GPUs.
@@ -39,6 +40,10 @@ pub struct PolicySection {
     pub share: Vec<Spanned<ShareSection>>,
     /// Device memory of tenants.
     pub memory: Vec<Spanned<MemorySection>>,
+    /// The machine's memory that programs of all users may make the daemon hold, in MiB.
+    pub host_memory_mib: Option<Spanned<i64>>,
+    /// The same for the programs of each user.
+    pub host_memory: Vec<Spanned<MemorySection>>,
     /// Tenants that may run kernels without a fence.
     pub unfenced: Vec<Spanned<UnfencedSection>>,
     /// Settings of single GPUs.
@@ -206,16 +211,11 @@ impl PolicySection {
         }
         let tenants =
             own.and_then(|gpu| gpu.tenants.as_ref()).map(|names| read_users(names, context));
-        let mut quotas: Vec<MemoryQuota> = Vec::new();
-        for entry in &self.memory {
-            let quota = read_quota(entry.get_ref(), context).and_then(|quota| {
-                match quotas.iter().any(|other| other.tenant == quota.tenant) {
-                    true => Err("a second quota for the same: merge it with the first".to_owned()),
-                    false => Ok(quota),
-                }
-            });
-            quotas.push(quota.map_err(|reason| context.error(entry.span().start, reason))?);
-        }
+        let quotas = read_quotas(&self.memory, context)?;
+        let host_memory = HostMemoryLimits {
+            bytes: self.host_memory_mib.as_ref().map(|mib| read_mib(mib, context)).transpose()?,
+            tenants: read_quotas(&self.host_memory, context)?,
+        };
         let mut unfenced = Vec::new();
         for entry in &self.unfenced {
             let tenant = read_tenant(entry.get_ref().tenant.as_ref(), context);
@@ -240,7 +240,7 @@ impl PolicySection {
         // `check_gpus` has checked that these users exist.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
         let policy = PolicyConfig { selector, partitioner, supply, shares };
-        Ok(GpuConfig { policy, limits, originals, quotas, unfenced, tenants })
+        Ok(GpuConfig { policy, limits, originals, quotas, host_memory, unfenced, tenants })
     }
 
     /// The shares of the context's GPU: each tenant and tag once, with at least one SM left over.
@@ -336,16 +336,37 @@ fn read_tenant(
     }
 }
 
+/// Quotas, with at most one for each tenant.
+fn read_quotas(
+    entries: &[Spanned<MemorySection>],
+    context: &ConfigContext<'_>,
+) -> Result<Vec<MemoryQuota>, ConfigError> {
+    let mut quotas: Vec<MemoryQuota> = Vec::new();
+    for entry in entries {
+        let quota = read_quota(entry.get_ref(), context).and_then(|quota| {
+            match quotas.iter().any(|other| other.tenant == quota.tenant) {
+                true => Err("a second quota for the same: merge it with the first".to_owned()),
+                false => Ok(quota),
+            }
+        });
+        quotas.push(quota.map_err(|reason| context.error(entry.span().start, reason))?);
+    }
+    Ok(quotas)
+}
+
 fn read_quota(entry: &MemorySection, context: &ConfigContext<'_>) -> Result<MemoryQuota, String> {
     let tenant = read_tenant(entry.tenant.as_ref(), context)?;
-    let bytes = u64::try_from(entry.mib)
-        .ok()
-        .filter(|mib| *mib > 0)
-        .and_then(|mib| mib.checked_mul(1 << 20));
-    match bytes {
-        Some(bytes) => Ok(MemoryQuota { tenant, bytes }),
-        None => Err(format!("a quota of {} MiB: give at least 1 and less than 2^44", entry.mib)),
-    }
+    Ok(MemoryQuota { tenant, bytes: mib_to_bytes(entry.mib)? })
+}
+
+fn read_mib(mib: &Spanned<i64>, context: &ConfigContext<'_>) -> Result<u64, ConfigError> {
+    mib_to_bytes(*mib.get_ref()).map_err(|reason| context.error(mib.span().start, reason))
+}
+
+fn mib_to_bytes(mib: i64) -> Result<u64, String> {
+    let bytes = u64::try_from(mib).ok().filter(|mib| *mib > 0);
+    let bytes = bytes.and_then(|mib| mib.checked_mul(1 << 20));
+    bytes.ok_or_else(|| format!("a quota of {mib} MiB: give at least 1 and less than 2^44"))
 }
 
 fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Share, String> {

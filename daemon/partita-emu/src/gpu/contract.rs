@@ -205,6 +205,10 @@ impl Device for EmulatedGpu {
         self.memory.strays()
     }
 
+    fn host_bytes(&self, window: WindowId) -> u64 {
+        self.memory.resident(window)
+    }
+
     fn relocation(&mut self) -> Option<&mut dyn Relocation> {
         Some(self)
     }

@@ -251,6 +251,22 @@ impl Memory {
         self.windows.get_mut(&window)?.heap.as_mut()
     }
 
+    /// Bytes of the host's memory behind a window's allocations; 0 for an unknown window.
+    #[must_use]
+    pub fn resident(&self, window: WindowId) -> u64 {
+        let Some(found) = self.windows.get(&window) else { return 0 };
+        let slots: BTreeSet<usize> = self
+            .views
+            .range(found.base..found.base + found.bytes)
+            .map(|(_, view)| view.slot)
+            .collect();
+        slots
+            .iter()
+            .filter_map(|&slot| self.slots[slot].as_ref())
+            .map(|it| it.data.resident())
+            .sum()
+    }
+
     fn insert(&mut self, range: AddressRange) -> Result<(), DeviceError> {
         let available = self.capacity - self.used;
         let out_of_memory = DeviceError::OutOfMemory { wanted: range.bytes, available };

@@ -5,7 +5,8 @@
 //! first touched.
 
 use memmap2::{Advice, MmapMut};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::{Deref, DerefMut};
 
 /// Allocations of at least this many bytes are mappings. It is a large page of x86-64 and AArch64.
@@ -35,6 +36,15 @@ impl Pages {
         let _ = mapping.advise(Advice::HugePage);
         Ok(Pages::Large(mapping))
     }
+
+    /// Bytes that the host has given. A host that does not tell has given everything.
+    pub(super) fn resident(&self) -> u64 {
+        let all = self.len() as u64;
+        match self {
+            Pages::Small(_) => all,
+            Pages::Large(mapping) => given(mapping).unwrap_or(all),
+        }
+    }
 }
 
 impl Deref for Pages {
@@ -59,6 +69,27 @@ impl DerefMut for Pages {
     }
 }
 
+/// Bytes of a range that the host has given, in memory or on its disk (Linux,
+/// `Documentation/admin-guide/mm/pagemap.rst`: a word for each page, its top two bits).
+fn given(range: &[u8]) -> io::Result<u64> {
+    let page = rustix::param::page_size() as u64;
+    let first = range.as_ptr().addr() as u64 / page;
+    let pages = (range.len() as u64).div_ceil(page);
+    let mut file = File::open("/proc/self/pagemap")?;
+    file.seek(SeekFrom::Start(first * 8))?;
+    let mut file = file.take(pages * 8);
+    let (mut buffer, mut given) = (vec![0; 64 << 10], 0);
+    loop {
+        let bytes = file.read(&mut buffer)?;
+        if bytes == 0 {
+            return Ok(given * page);
+        }
+        // The kernel gives whole words.
+        let tops = buffer[..bytes].chunks_exact(8).map(|word| word[7]);
+        given += tops.filter(|top| top & 0xC0 != 0).count() as u64;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,5 +105,15 @@ mod tests {
                 assert_eq!(pages[length - 1], 7);
             }
         }
+    }
+
+    #[test]
+    fn what_was_never_touched_takes_nothing() {
+        let mut pages = Pages::zeroed(64 << 20).unwrap();
+        assert_eq!(pages.resident(), 0);
+        pages[0] = 1;
+        let touched = pages.resident();
+        assert!(touched > 0 && touched <= 4 << 20, "{touched}");
+        assert_eq!(Pages::zeroed(100).unwrap().resident(), 100);
     }
 }

@@ -28,8 +28,8 @@ pub(crate) use requests::{Answer, Refusal, Taken};
 use crate::effects::Effect;
 use crate::turn::{Bug, Turn};
 use crate::{
-    Action, CancelError, CloseReason, LogLevel, OpenError, Payload, SessionGrant, SessionIdentity,
-    StreamHandle, StreamKind,
+    Action, CancelError, CloseReason, Holding, LogLevel, OpenError, Payload, SessionGrant,
+    SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{AddressRange, HostMemory, HostSpan};
 use partita_model::{
@@ -440,6 +440,17 @@ impl Sessions {
     /// Device memory in use by all sessions, in bytes.
     pub(crate) fn memory_used(&self) -> u64 {
         self.records.values().map(|session| session.memory_used).sum()
+    }
+
+    /// What each session holds, in order of session.
+    pub(crate) fn holdings(&self) -> impl Iterator<Item = Holding> + '_ {
+        self.records.iter().map(|(&session, record)| Holding {
+            session,
+            tenant: record.identity.tenant,
+            window: record.window_id,
+            operations: record.operations,
+            is_open: record.is_open(),
+        })
     }
 
     pub(crate) fn set_quotas(&mut self, quotas: &[MemoryQuota]) {

@@ -80,6 +80,7 @@ impl Shell {
                 // No other policy looks at profiles, and what is counted takes longer.
                 self.engine.set_profiling(config.policy.partitioner.compares_speeds());
                 self.engine.set_quotas(&config.quotas);
+                self.memory.configure(&config.host_memory);
                 self.set_unfenced(&config.unfenced);
                 self.engine.set_policy(self.device.as_mut(), deciders);
                 Answer::Done

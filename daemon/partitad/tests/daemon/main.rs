@@ -5,6 +5,7 @@
 
 mod gpus;
 mod log;
+mod memory;
 #[path = "../support/mod.rs"]
 mod support;
 
