@@ -16,43 +16,32 @@
 //! user of a connection. Every error is a [`Problem`]. The API decides nothing: a request becomes
 //! one question to the data plane, and the answer becomes the response.
 
+use crate::connections;
 use crate::gpus::{Gpu, Gpus};
 use crate::link::{AskError, Link};
 use crate::problem::{Json, Problem};
 use axum::Router;
-use axum::extract::connect_info::Connected;
+use axum::body::to_bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
-use axum::extract::{ConnectInfo, DefaultBodyLimit, Path, Query, State};
+use axum::extract::{ConnectInfo, Path, Query, Request, State};
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, put};
-use axum::serve::{IncomingStream, Listener};
+use http_body_util::LengthLimitError;
 use partita_model::{DeviceFacts, GpuNumber, GpuReport, PolicyReport, SessionId, StatusReport};
 use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind};
-use rustix::net::sockopt::socket_peercred;
 use serde::Deserialize;
-use std::io;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::error::Error as _;
 use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::net::UnixListener;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, Sleep, sleep};
-
-/// Connections at a time; more wait in the kernel's backlog.
-const CONNECTIONS: usize = 256;
 
 /// The largest body: a plan for every SM of the largest GPU is far smaller.
 const BODY_BYTES: usize = 64 << 10;
 
-/// The longest silence of a caller, before or within a request.
-const SILENCE: Duration = Duration::from_secs(60);
-
-/// The pause after a failed accept, which is usually a lack of file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// The longest time from the head of a request to the end of its body.
+const BODY_LIMIT: Duration = Duration::from_secs(10);
 
 /// The user at the other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -62,13 +51,9 @@ pub struct Caller {
 }
 
 /// Serves the API until it is dropped.
-///
-/// # Errors
-/// Where the socket cannot be used at all.
-pub async fn serve(listener: UnixListener, gpus: Gpus) -> io::Result<()> {
-    let listener = CappedListener { listener, permits: Arc::new(Semaphore::new(CONNECTIONS)) };
+pub async fn serve(listener: UnixListener, gpus: Gpus) {
     let admin = rustix::process::geteuid().as_raw();
-    axum::serve(listener, router(gpus, admin).into_make_service_with_connect_info::<Caller>()).await
+    connections::serve(listener, router(gpus, admin), admin).await;
 }
 
 #[derive(Clone)]
@@ -95,7 +80,7 @@ pub fn router(gpus: Gpus, admin: u32) -> Router {
         .route("/v1/sessions/{session}/launches", delete(cancel_launches))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
-        .layer(DefaultBodyLimit::max(BODY_BYTES))
+        .layer(from_fn(read_body))
         .with_state(Api { gpus, admin })
 }
 
@@ -298,6 +283,28 @@ fn unexpected(answer: &Answer) -> Problem {
     )
 }
 
+/// Reads the whole body before a route sees the request.
+async fn read_body(request: Request, next: Next) -> Result<Response, Problem> {
+    let (head, body) = request.into_parts();
+    let read = tokio::time::timeout(BODY_LIMIT, to_bytes(body, BODY_BYTES)).await;
+    let bytes = match read {
+        Ok(Ok(bytes)) => bytes,
+        Ok(Err(error)) if error.source().is_some_and(|source| source.is::<LengthLimitError>()) => {
+            let detail = format!("the body is over the limit of {BODY_BYTES} bytes");
+            return Err(Problem::new(StatusCode::PAYLOAD_TOO_LARGE, detail));
+        }
+        Ok(Err(error)) => {
+            let detail = format!("the body cannot be read: {error}");
+            return Err(Problem::new(StatusCode::BAD_REQUEST, detail));
+        }
+        Err(_) => {
+            let detail = format!("the body of the request took over {} s", BODY_LIMIT.as_secs());
+            return Err(Problem::new(StatusCode::REQUEST_TIMEOUT, detail));
+        }
+    };
+    Ok(next.run(Request::from_parts(head, bytes.into())).await)
+}
+
 async fn unknown_path(uri: Uri) -> Problem {
     let path = uri.path();
     let detail = format!(
@@ -310,85 +317,4 @@ async fn unknown_path(uri: Uri) -> Problem {
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
     let detail = format!("`{}` cannot be asked by {method}", uri.path());
     Problem::new(StatusCode::METHOD_NOT_ALLOWED, detail)
-}
-
-/// A listener that has at most [`CONNECTIONS`] connections at a time.
-struct CappedListener {
-    listener: UnixListener,
-    permits: Arc<Semaphore>,
-}
-
-/// A connection with its place among the [`CONNECTIONS`]. A caller that is silent for too long
-/// loses the place.
-struct CappedStream {
-    stream: UnixStream,
-    patience: Pin<Box<Sleep>>,
-    _permit: OwnedSemaphorePermit,
-}
-
-impl Listener for CappedListener {
-    type Io = CappedStream;
-    type Addr = ();
-
-    async fn accept(&mut self) -> (CappedStream, ()) {
-        let permit =
-            Arc::clone(&self.permits).acquire_owned().await.expect("the semaphore is never closed");
-        loop {
-            match self.listener.accept().await {
-                Ok((stream, _)) => {
-                    let patience = Box::pin(sleep(SILENCE));
-                    return (CappedStream { stream, patience, _permit: permit }, ());
-                }
-                Err(error) => {
-                    tracing::warn!(%error, "cannot accept a connection to the API");
-                    sleep(ACCEPT_PAUSE).await;
-                }
-            }
-        }
-    }
-
-    fn local_addr(&self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Connected<IncomingStream<'_, CappedListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, CappedListener>) -> Self {
-        let peer = socket_peercred(&stream.io().stream);
-        Caller { uid: peer.ok().map(|peer| peer.uid.as_raw()) }
-    }
-}
-
-impl AsyncRead for CappedStream {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let read = Pin::new(&mut this.stream).poll_read(context, buffer);
-        if read.is_ready() {
-            this.patience.as_mut().reset(Instant::now() + SILENCE);
-            return read;
-        }
-        this.patience.as_mut().poll(context).map(|()| Err(io::ErrorKind::TimedOut.into()))
-    }
-}
-
-impl AsyncWrite for CappedStream {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().stream).poll_write(context, bytes)
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().stream).poll_shutdown(context)
-    }
 }

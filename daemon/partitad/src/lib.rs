@@ -15,12 +15,14 @@
 //! | [`gpus`] | the links to all GPUs |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
+//! | `connections` | the connections to the API, with limits for each user |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
 //! | [`policy`] | the policy that the data planes use |
 //! | [`readiness`] | messages to systemd and to other starters |
 
 pub mod api;
 pub mod configuration;
+mod connections;
 pub mod devices;
 pub mod front_desk;
 pub mod gpus;
@@ -127,7 +129,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let result = tokio::select! {
         () = front_desk::serve(clients, gpus.clone()) => Ok(()),
         () = reload(&mut hangup, &source, &gpus) => Ok(()),
-        result = api::serve(http, gpus.clone()) => result.map_err(io_error("cannot serve the API")),
+        () = api::serve(http, gpus.clone()) => Ok(()),
         // A GPU without supervision would never be served again.
         Some(ended) = supervision.join_next() => Err(DaemonError::Io {
             what: "supervision failed",

@@ -3,10 +3,12 @@
 use crate::link::AskError;
 use axum::extract::FromRequest;
 use axum::extract::rejection::JsonRejection;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use partita_wire::supervise::RefusalKind;
 use serde::{Deserialize, Serialize};
+
+const MEDIA_TYPE: &str = "application/problem+json";
 
 /// An error answer.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -44,6 +46,32 @@ impl Problem {
     }
 }
 
+impl Problem {
+    /// The whole answer, for a connection that HTTP does not serve.
+    #[must_use]
+    pub fn to_http(&self) -> Vec<u8> {
+        let body = serde_json::to_vec(self).unwrap_or_default();
+        let (status, title, length) = (self.status, &self.title, body.len());
+        let again = match self.retry_after() {
+            Some(seconds) => format!("retry-after: {seconds}\r\n"),
+            None => String::new(),
+        };
+        let head = format!(
+            "HTTP/1.1 {status} {title}\r\ncontent-type: {MEDIA_TYPE}\r\n{again}\
+             content-length: {length}\r\nconnection: close\r\n\r\n"
+        );
+        [head.into_bytes(), body].concat()
+    }
+
+    /// The seconds after which a caller may try again, where that helps.
+    fn retry_after(&self) -> Option<u32> {
+        [StatusCode::TOO_MANY_REQUESTS, StatusCode::SERVICE_UNAVAILABLE]
+            .iter()
+            .any(|status| status.as_u16() == self.status)
+            .then_some(1)
+    }
+}
+
 impl From<AskError> for Problem {
     fn from(error: AskError) -> Self {
         let status = match error {
@@ -65,7 +93,11 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         let status = StatusCode::from_u16(self.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let body = serde_json::to_vec(&self).unwrap_or_default();
-        (status, [(header::CONTENT_TYPE, "application/problem+json")], body).into_response()
+        let mut response = (status, [(header::CONTENT_TYPE, MEDIA_TYPE)], body).into_response();
+        if let Some(seconds) = self.retry_after() {
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        response
     }
 }
 

@@ -165,7 +165,7 @@ impl Server {
                 tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
             }
             None => {
-                tokio::spawn(async move { api::serve(listener, gpus).await.unwrap() });
+                tokio::spawn(async move { api::serve(listener, gpus).await });
             }
         }
         Server { folder, states }

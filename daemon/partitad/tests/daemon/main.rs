@@ -3,11 +3,13 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod connections;
 mod gpus;
 mod log;
 mod memory;
 #[path = "../support/mod.rs"]
 mod support;
+mod users;
 
 use partita_client::{Launch, LoadedModule, Session, StreamHandle, image};
 use partita_model::{
