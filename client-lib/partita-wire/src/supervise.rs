@@ -44,6 +44,8 @@ pub struct ToGpu {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Ask {
+    /// Whether the thread that owns engine and device still turns, answered by [`Answer::Done`].
+    Heartbeat,
     /// The state of applications and partitions, answered by [`Answer::Status`].
     Status,
     /// The residency trace, answered by [`Answer::Trace`].
@@ -105,7 +107,7 @@ pub enum FromGpu {
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// The answer to [`Ask::Status`]. `partitad` fills in what only it knows: version, process id,
-    /// restarts.
+    /// restarts and the reason for the last.
     Status(Box<StatusReport>),
     /// The answer to [`Ask::Trace`].
     Trace(TraceReport),
@@ -277,6 +279,7 @@ mod tests {
     #[test]
     fn messages_round_trip() {
         for ask in [
+            Ask::Heartbeat,
             Ask::Status,
             Ask::Trace,
             Ask::ClearPlan,
@@ -337,6 +340,7 @@ mod tests {
                 measured: None,
                 pid: 4,
                 restarts: 5,
+                last_restart: Some("it ended".into()),
             },
             applications: Vec::new(),
             partitions: vec![PartitionReport {

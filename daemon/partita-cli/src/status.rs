@@ -138,6 +138,9 @@ fn head(report: &StatusReport) -> Vec<(&'static str, String)> {
     };
     let restarts = gpu.restarts;
     lines.push(("data plane", format!("partita-gpu, {process}, restarted {restarts} times")));
+    if let Some(reason) = &gpu.last_restart {
+        lines.push(("last restart", printable(reason)));
+    }
     lines.push(("daemon", format!("partitad {}", printable(&report.version))));
     lines.push(match report.policy.sharing {
         Sharing::Spatial => ("policy", policy(report)),

@@ -11,6 +11,9 @@ pub struct GpuConfig {
     pub policy: PolicyConfig,
     /// How long a launch may make no progress.
     pub limits: Limits,
+    /// When `partitad` takes the GPU's `partita-gpu` for hung.
+    #[serde(default)]
+    pub hung_after: HungAfter,
     /// When kernels run as they were written.
     #[serde(default)]
     pub originals: Originals,
@@ -38,6 +41,19 @@ pub enum Originals {
     Alone,
     /// Only where the other form cannot serve the launch.
     Never,
+}
+
+/// The host time, in milliseconds, for which a `partita-gpu` may answer no heartbeat. `partitad`
+/// then kills it and starts another. Waits for a processor do not count.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct HungAfter(pub u32);
+
+impl Default for HungAfter {
+    /// Calls of a driver that take seconds are rare; the longest launch that must run alone may
+    /// take 10 s.
+    fn default() -> Self {
+        HungAfter(30_000)
+    }
 }
 
 /// The device memory that the programs of one tenant may have together.

@@ -113,6 +113,9 @@ pub struct GpuReport {
     pub pid: u32,
     /// Restarts of `partita-gpu` since the daemon started.
     pub restarts: u32,
+    /// The reason for the last restart, where there was one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub last_restart: Option<String>,
 }
 
 fn first_gpu() -> GpuNumber {

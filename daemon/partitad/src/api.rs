@@ -101,6 +101,7 @@ async fn status(State(api): State<Api>, asked: Asked) -> Result<Response, Proble
             report.map(|mut report| {
                 report.gpu.number = number;
                 report.gpu.restarts = state.restarts;
+                report.gpu.last_restart = state.last_restart;
                 report
             })
         });
@@ -154,6 +155,7 @@ fn resting_report(facts: Option<&DeviceFacts>) -> Result<StatusReport, Problem> 
         measured: None,
         pid: 0,
         restarts: 0,
+        last_restart: None,
     };
     Ok(StatusReport {
         version: String::new(),

@@ -3,8 +3,8 @@
 //! The caller reads the file and knows the users. An error names file, line, reason and remedy.
 
 use partita_model::{
-    GpuConfig, GpuNumber, HostMemoryLimits, Limits, MemoryQuota, Originals, PartitionerKind,
-    PolicyConfig, SelectorKind, Share, SupplyModel, TenantId,
+    GpuConfig, GpuNumber, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals,
+    PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -21,7 +21,8 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`], `originals` is [`Originals`].
+/// `no_progress_ms` and `alone_ms` are [`Limits`], `hung_after_ms` is [`HungAfter`], `originals` is
+/// [`Originals`].
 /// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant;
 /// `[[policy.host_memory]]` and `host_memory_mib` are [`HostMemoryLimits`].
 /// `[[policy.unfenced]]`, for `tenant` or for every tenant, permits kernels that a real GPU cannot
@@ -52,9 +53,15 @@ pub struct PolicySection {
     pub no_progress_ms: Option<Spanned<i64>>,
     /// A kernel that must run alone may keep others waiting for this many milliseconds.
     pub alone_ms: Option<Spanned<i64>>,
+    /// A `partita-gpu` that answers nothing for this many milliseconds is hung.
+    pub hung_after_ms: Option<Spanned<i64>>,
     /// When kernels run as they were written: `alone` or `never`.
     pub originals: Originals,
 }
+
+/// The shortest time, in milliseconds, after which a `partita-gpu` may be taken for hung. A healthy
+/// one answers within milliseconds, and within a second where it measures the device.
+const SHORTEST_HANG_MS: u32 = 2_000;
 
 /// One share, as written.
 #[derive(Clone, Debug, Deserialize)]
@@ -237,10 +244,35 @@ impl PolicySection {
             no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
             alone_ms: limit(&self.alone_ms, alone_ms)?,
         };
+        let HungAfter(default) = HungAfter::default();
+        let hung_after = match &self.hung_after_ms {
+            None => HungAfter(default),
+            Some(written) => {
+                let given = u32::try_from(*written.get_ref()).ok();
+                let given = given.filter(|ms| *ms >= SHORTEST_HANG_MS).ok_or_else(|| {
+                    let reason = format!(
+                        "a limit of {} ms: give {SHORTEST_HANG_MS} to {}",
+                        written.get_ref(),
+                        u32::MAX
+                    );
+                    context.error(written.span().start, reason)
+                });
+                HungAfter(given?)
+            }
+        };
         // `check_gpus` has checked that these users exist.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
         let policy = PolicyConfig { selector, partitioner, supply, shares };
-        Ok(GpuConfig { policy, limits, originals, quotas, host_memory, unfenced, tenants })
+        Ok(GpuConfig {
+            policy,
+            limits,
+            originals,
+            quotas,
+            host_memory,
+            unfenced,
+            tenants,
+            hung_after,
+        })
     }
 
     /// The shares of the context's GPU: each tenant and tag once, with at least one SM left over.
@@ -417,6 +449,8 @@ mod tests {
         );
         let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
+        let config = parse("[policy]\nhung_after_ms = 2000").unwrap();
+        assert_eq!(config.hung_after, HungAfter(2000));
         let all = [Originals::Short, Originals::Alone, Originals::Never];
         for (written, originals) in ["short", "alone", "never"].into_iter().zip(all) {
             let text = format!("[policy]\noriginals = \"{written}\"");
@@ -504,6 +538,10 @@ mod tests {
             let reason = format!("policy.toml:{line}: a limit of {value} ms: give 1 to 4294967295");
             refused(&format!("[policy]{text}"), &reason);
         }
+        refused(
+            "[policy]\nhung_after_ms = 1999",
+            "policy.toml:2: a limit of 1999 ms: give 2000 to 4294967295",
+        );
         let header = "[policy]\n[[policy.memory]]\n";
         refused(
             &format!("{header}tenant = \"bob\"\nmib = 3"),

@@ -125,6 +125,18 @@ impl Link {
     /// # Errors
     /// [`AskError`].
     pub async fn ask(&self, ask: Ask) -> Result<Answer, AskError> {
+        self.ask_within(ANSWER_LIMIT, ask).await
+    }
+
+    /// Waits for the answer to a heartbeat. The thread that owns engine and device gives it.
+    ///
+    /// # Errors
+    /// As [`Link::ask`]; [`AskError::Timeout`] after `limit`.
+    pub async fn beat(&self, limit: Duration) -> Result<(), AskError> {
+        self.ask_within(limit, Ask::Heartbeat).await.map(drop)
+    }
+
+    async fn ask_within(&self, limit: Duration, ask: Ask) -> Result<Answer, AskError> {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let frame = encode(&ToGpu { id, ask })?;
         let (sender, answer) = oneshot::channel();
@@ -134,7 +146,7 @@ impl Link {
             self.outbox.send(frame).await.map_err(|_| AskError::Gone)?;
             answer.await.map_err(|_| AskError::Gone)
         };
-        let result = in_time(self.pid, exchange).await;
+        let result = in_time(self.pid, limit, exchange).await;
         drop(forget);
         result.unwrap_or(Err(AskError::Timeout))
     }
@@ -158,7 +170,7 @@ impl Link {
             })?;
             answered.await.map_err(|_| AskError::Gone)
         };
-        let result = in_time(self.pid, exchange).await;
+        let result = in_time(self.pid, ANSWER_LIMIT, exchange).await;
         drop(forget);
         result.unwrap_or(Err(AskError::Timeout))
     }
@@ -275,6 +287,8 @@ pub struct GpuState {
     pub facts: Option<DeviceFacts>,
     /// How often the process has been started again.
     pub restarts: u32,
+    /// Why it was started again the last time.
+    pub last_restart: Option<String>,
 }
 
 /// The data plane, whichever process it is at the moment.

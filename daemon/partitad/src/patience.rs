@@ -14,24 +14,24 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The limit. `partita-gpu` answers within milliseconds, and within a second where it measures the
+/// The limit of a question. `partita-gpu` answers within milliseconds, and within a second where it measures the
 /// device for the answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The shortest time between two looks at the count of waits.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
-/// The outcome of `exchange` with the process `pid`; `None` where it exceeds [`ANSWER_LIMIT`].
-pub async fn in_time<T>(pid: u32, exchange: impl Future<Output = T>) -> Option<T> {
+/// The outcome of `exchange` with the process `pid`; `None` where it exceeds the limit.
+pub async fn in_time<T>(pid: u32, limit: Duration, exchange: impl Future<Output = T>) -> Option<T> {
     let mut exchange = std::pin::pin!(exchange);
     let (start, waited_before) = (Instant::now(), waited(pid));
-    let mut left = ANSWER_LIMIT;
+    let mut left = limit;
     while !left.is_zero() {
         let look = left.max(SHORTEST_LOOK);
         if let Ok(outcome) = tokio::time::timeout(look, &mut exchange).await {
             return Some(outcome);
         }
-        left = left_of(ANSWER_LIMIT, start.elapsed(), waited(pid).saturating_sub(waited_before));
+        left = left_of(limit, start.elapsed(), waited(pid).saturating_sub(waited_before));
     }
     None
 }

@@ -1,5 +1,9 @@
 //! Starts `partita-gpu`, watches it, starts it again.
 //!
+//! A process that ends is started again. So is one that hangs: it gets heartbeats, which the thread
+//! that owns engine and device answers. Several missed heartbeats, each waited for separately, make
+//! it hung. A `partitad` that was itself suspended misses one at most.
+//!
 //! Invariants: at most one `partita-gpu` lives for a GPU; the published state names a process only
 //! between its being ready and its end; when the supervisor ends, however it does, the process ends
 //! too (its control socket closes, and the kernel kills it with its parent).
@@ -8,8 +12,8 @@
 //! because those two can be handed to a child, and taken by it, without touching bare descriptor
 //! numbers. Its standard error is ours: one log.
 
-use crate::link::{GpuState, GreetError, Link};
-use partita_model::{GpuConfig, GpuNumber};
+use crate::link::{AskError, GpuState, GreetError, Link};
+use partita_model::{GpuConfig, GpuNumber, HungAfter};
 use partita_wire::supervise::{Answer, Ask};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::OsString;
@@ -36,6 +40,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A process that lived so long was healthy: the next restart is a first one again.
 const HEALTHY: Duration = Duration::from_secs(10);
+
+/// Heartbeats missed in a row after which a process is hung. Each is waited for for this part of
+/// the configured time.
+const HEARTBEATS: u32 = 6;
 
 /// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among
 /// it, is not its business.
@@ -218,7 +226,8 @@ impl Supervisor {
         let started = Instant::now();
         let (child, link) = bring_up(&program, &device).await?;
         let facts = Some(link.facts().clone());
-        let (state, receiver) = watch::channel(GpuState { link: Some(link), facts, restarts: 0 });
+        let (state, receiver) =
+            watch::channel(GpuState { link: Some(link), facts, ..GpuState::default() });
         Ok((Supervisor { program, number, device, policy, state, child, started }, receiver))
     }
 
@@ -234,12 +243,11 @@ impl Supervisor {
     async fn keep_up(&mut self) {
         let mut pause = FIRST_PAUSE;
         loop {
-            let status = self.child.wait().await;
+            let reason = self.failure().await;
             self.state.send_modify(|state| state.link = None);
-            let how = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::error!(
                 gpu = self.number.0,
-                "partita-gpu ended ({how}); its sessions are lost; starting it again"
+                "partita-gpu {reason}; its sessions are lost; starting it again"
             );
             if self.started.elapsed() >= HEALTHY {
                 pause = FIRST_PAUSE;
@@ -252,7 +260,7 @@ impl Supervisor {
                     Ok((child, link)) => {
                         self.child = child;
                         self.tell_policy(&link).await;
-                        self.publish(link);
+                        self.publish(link, &reason);
                         break;
                     }
                     Err(error) => {
@@ -273,11 +281,31 @@ impl Supervisor {
         }
     }
 
-    fn publish(&self, link: Arc<Link>) {
+    /// Waits until the process has ended, by itself or because it hung, and says why.
+    async fn failure(&mut self) -> String {
+        let link = self.state.borrow().link.clone();
+        let hung = tokio::select! {
+            status = self.child.wait() => {
+                let how = status.map_or_else(|error| error.to_string(), |how| how.to_string());
+                return format!("ended ({how})");
+            }
+            hung = watch_over(link, self.policy.clone()) => hung,
+        };
+        let seconds = hung.as_secs();
+        let reason = format!("was stopped or hung: it answered no heartbeat for {seconds} s");
+        tracing::error!(gpu = self.number.0, "partita-gpu {reason}; killing it");
+        if let Err(error) = self.child.kill().await {
+            tracing::error!(gpu = self.number.0, %error, "partita-gpu cannot be killed");
+        }
+        reason
+    }
+
+    fn publish(&self, link: Arc<Link>, reason: &str) {
         self.state.send_modify(|state| {
             state.facts = Some(link.facts().clone());
             state.link = Some(link);
             state.restarts += 1;
+            state.last_restart = Some(format!("partita-gpu {reason}"));
         });
         tracing::info!(gpu = self.number.0, "partita-gpu serves again");
     }
@@ -292,6 +320,36 @@ impl Supervisor {
             }
         }
     }
+}
+
+/// Ends when the process has missed [`HEARTBEATS`] in a row, and says how long that was.
+async fn watch_over(
+    link: Option<Arc<Link>>,
+    policy: watch::Receiver<Option<GpuConfig>>,
+) -> Duration {
+    // A process without a link is ending.
+    let Some(link) = link else { return std::future::pending().await };
+    let mut since = Instant::now();
+    let mut missed = 0;
+    while missed < HEARTBEATS {
+        // A configuration that was read again holds from the next heartbeat on.
+        let HungAfter(limit_ms) =
+            policy.borrow().as_ref().map_or_else(HungAfter::default, |config| config.hung_after);
+        let wait = Duration::from_millis(limit_ms.into()) / HEARTBEATS;
+        let sent = tokio::time::Instant::now();
+        match link.beat(wait).await {
+            Ok(()) => {
+                tokio::time::sleep_until(sent + wait).await;
+                (missed, since) = (0, Instant::now());
+            }
+            Err(AskError::Gone) => return std::future::pending().await,
+            Err(error) => {
+                missed += 1;
+                tracing::debug!(pid = link.pid(), missed, %error, "a heartbeat was missed");
+            }
+        }
+    }
+    since.elapsed()
 }
 
 async fn bring_up(

@@ -67,6 +67,7 @@ fn status_report() -> StatusReport {
         measured: None,
         pid: 0,
         restarts: 0,
+        last_restart: None,
     };
     let partition =
         PartitionReport { application: ApplicationId(1), sms: SmSet::range(0, 24), pinned: false };
@@ -83,6 +84,7 @@ fn status_report() -> StatusReport {
 /// Answers as a data plane with the applications 1 and 2 would; ends at an empty plan.
 fn answer(ask: Ask) -> Option<Answer> {
     Some(match ask {
+        Ask::Heartbeat => Answer::Done,
         Ask::Status => Answer::Status(Box::new(status_report())),
         Ask::Trace => Answer::Trace(TraceReport {
             timekeeping: Timekeeping::Simulated,
@@ -140,7 +142,12 @@ async fn gpu_state() -> GpuState {
     let control = UnixStream::from_std(control).unwrap();
     sessions.set_nonblocking(true).unwrap();
     let link = Link::greet(control, OwnedFd::from(sessions), 77).await.unwrap();
-    GpuState { facts: Some(link.facts().clone()), link: Some(link), restarts: 4 }
+    GpuState {
+        facts: Some(link.facts().clone()),
+        link: Some(link),
+        restarts: 4,
+        last_restart: Some("it ended".into()),
+    }
 }
 
 impl Server {
@@ -203,6 +210,7 @@ async fn reading() {
     expected.version = env!("CARGO_PKG_VERSION").into();
     expected.gpu.pid = 77;
     expected.gpu.restarts = 4;
+    expected.gpu.last_restart = Some("it ended".into());
     assert_eq!(report, expected);
     let answer = server.ask("GET /v1/trace", "").await;
     assert_eq!(

@@ -26,6 +26,7 @@ impl Shell {
 
     fn answer(&mut self, ask: Ask) -> Answer {
         match ask {
+            Ask::Heartbeat => Answer::Done,
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
             Ask::SetPlan(plan) => self.set_plan(&plan),
@@ -132,6 +133,7 @@ impl Shell {
             measured: self.measured.flatten(),
             pid: std::process::id(),
             restarts: 0,
+            last_restart: None,
         };
         StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),

@@ -10,6 +10,7 @@ mod memory;
 #[path = "../support/mod.rs"]
 mod support;
 mod users;
+mod watchdog;
 
 use partita_client::{Launch, LoadedModule, Session, StreamHandle, image};
 use partita_model::{
