@@ -10,7 +10,7 @@ use crate::{
 use partita_device::{AddressRange, Device, DeviceError, Event, HostMemory, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, KernelProfile, LaunchShape, Limits, MemoryQuota, Nanos, Originals,
-    SessionId, SmSet, TenantId, TraceReport,
+    SessionId, SessionsPerUser, SmSet, TenantId, TraceReport,
 };
 use partita_policy::{Deciders, PlanError};
 use std::collections::BTreeMap;
@@ -124,6 +124,14 @@ impl Engine {
             machines.observer.open_account(grant.application, turn.now());
             Ok(grant)
         })
+    }
+
+    /// Whether a tenant may have one more session.
+    ///
+    /// # Errors
+    /// [`OpenError::TooMany`].
+    pub fn check_tenant(&self, tenant: TenantId) -> Result<(), OpenError> {
+        self.machines.sessions.check_tenant(tenant)
     }
 
     /// Whether a module of a session waits for launches of others. The device should go on.
@@ -262,6 +270,11 @@ impl Engine {
     /// the originals for it.
     pub fn set_originals(&mut self, originals: Originals) {
         self.common.config.originals = originals;
+    }
+
+    /// Changes how many sessions one tenant may have. A tenant that has more keeps them.
+    pub fn set_sessions_per_user(&mut self, most: SessionsPerUser) {
+        self.machines.sessions.set_sessions_per_user(most);
     }
 
     /// Changes how much memory tenants may have. A tenant that has more keeps it.

@@ -48,6 +48,18 @@ pub enum OpenError {
     /// Its id is taken.
     #[error("{0} exists already")]
     Taken(SessionId),
+    /// Its tenant has as many as it may have.
+    #[error(
+        "uid {} has {most} sessions on this GPU, and no user may have more: end some of its \
+         programs, or let an administrator raise sessions_per_user in [policy] of the daemon's \
+         configuration", .tenant.0
+    )]
+    TooMany {
+        /// The tenant.
+        tenant: TenantId,
+        /// The most sessions of one tenant.
+        most: u32,
+    },
     /// The device has no window for it.
     #[error("no device addresses are left for {session}: try again when a program has ended")]
     NoWindow {

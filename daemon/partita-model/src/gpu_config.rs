@@ -17,6 +17,9 @@ pub struct GpuConfig {
     /// When kernels run as they were written.
     #[serde(default)]
     pub originals: Originals,
+    /// How many sessions one tenant may have.
+    #[serde(default)]
+    pub sessions_per_user: SessionsPerUser,
     /// The device memory of each tenant. No two entries name the same tenant.
     pub quotas: Vec<MemoryQuota>,
     /// The machine's memory that programs may make the daemon hold.
@@ -53,6 +56,19 @@ impl Default for HungAfter {
     /// take 10 s.
     fn default() -> Self {
         HungAfter(30_000)
+    }
+}
+
+/// The most sessions of one tenant on one GPU, root's among them. A session takes 256 GiB of the
+/// 112 TiB of device addresses, and more where the GPU has more than 128 GiB of memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SessionsPerUser(pub u32);
+
+impl Default for SessionsPerUser {
+    /// A job of 128 processes, and some more. The smallest number of sessions that a GPU's
+    /// addresses serve is some hundreds.
+    fn default() -> Self {
+        SessionsPerUser(160)
     }
 }
 

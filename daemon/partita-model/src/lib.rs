@@ -40,7 +40,9 @@ pub use decision::{
 };
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
-pub use gpu_config::{GpuConfig, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals};
+pub use gpu_config::{
+    GpuConfig, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals, SessionsPerUser,
+};
 pub use ids::{
     ApplicationId, EventId, GpuNumber, LaunchId, ModuleId, OperationId, SessionId, SmId, StreamId,
     TenantId, WindowId,

@@ -4,7 +4,7 @@
 
 use partita_model::{
     GpuConfig, GpuNumber, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals,
-    PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel, TenantId,
+    PartitionerKind, PolicyConfig, SelectorKind, SessionsPerUser, Share, SupplyModel, TenantId,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -21,7 +21,7 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`], `hung_after_ms` is [`HungAfter`], `originals` is
+/// `no_progress_ms` and `alone_ms` are [`Limits`], `hung_after_ms` is [`HungAfter`], `sessions_per_user` is [`SessionsPerUser`], `originals` is
 /// [`Originals`].
 /// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant;
 /// `[[policy.host_memory]]` and `host_memory_mib` are [`HostMemoryLimits`].
@@ -53,6 +53,8 @@ pub struct PolicySection {
     pub no_progress_ms: Option<Spanned<i64>>,
     /// A kernel that must run alone may keep others waiting for this many milliseconds.
     pub alone_ms: Option<Spanned<i64>>,
+    /// The most sessions of one user on a GPU.
+    pub sessions_per_user: Option<Spanned<i64>>,
     /// A `partita-gpu` that answers nothing for this many milliseconds is hung.
     pub hung_after_ms: Option<Spanned<i64>>,
     /// When kernels run as they were written: `alone` or `never`.
@@ -229,37 +231,17 @@ impl PolicySection {
             unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
         }
         let PolicySection { selector, supply, originals, .. } = *self;
-        let limit = |written: &Option<Spanned<i64>>, default| match written {
-            None => Ok(default),
-            Some(written) => {
-                u32::try_from(*written.get_ref()).ok().filter(|ms| *ms > 0).ok_or_else(|| {
-                    let reason =
-                        format!("a limit of {} ms: give 1 to {}", written.get_ref(), u32::MAX);
-                    context.error(written.span().start, reason)
-                })
-            }
-        };
         let Limits { no_progress_ms, alone_ms } = Limits::default();
         let limits = Limits {
-            no_progress_ms: limit(&self.no_progress_ms, no_progress_ms)?,
-            alone_ms: limit(&self.alone_ms, alone_ms)?,
+            no_progress_ms: within(context, self.no_progress_ms.as_ref(), "ms", 1, no_progress_ms)?,
+            alone_ms: within(context, self.alone_ms.as_ref(), "ms", 1, alone_ms)?,
         };
         let HungAfter(default) = HungAfter::default();
-        let hung_after = match &self.hung_after_ms {
-            None => HungAfter(default),
-            Some(written) => {
-                let given = u32::try_from(*written.get_ref()).ok();
-                let given = given.filter(|ms| *ms >= SHORTEST_HANG_MS).ok_or_else(|| {
-                    let reason = format!(
-                        "a limit of {} ms: give {SHORTEST_HANG_MS} to {}",
-                        written.get_ref(),
-                        u32::MAX
-                    );
-                    context.error(written.span().start, reason)
-                });
-                HungAfter(given?)
-            }
-        };
+        let hung_after = self.hung_after_ms.as_ref();
+        let hung_after = HungAfter(within(context, hung_after, "ms", SHORTEST_HANG_MS, default)?);
+        let SessionsPerUser(default) = SessionsPerUser::default();
+        let most = self.sessions_per_user.as_ref();
+        let sessions_per_user = SessionsPerUser(within(context, most, "sessions", 1, default)?);
         // `check_gpus` has checked that these users exist.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
         let policy = PolicyConfig { selector, partitioner, supply, shares };
@@ -272,6 +254,7 @@ impl PolicySection {
             unfenced,
             tenants,
             hung_after,
+            sessions_per_user,
         })
     }
 
@@ -332,6 +315,23 @@ impl PolicySection {
         }
         Ok(own)
     }
+}
+
+/// A limit as it is written, or the default. It is at least `least`.
+fn within(
+    context: &ConfigContext<'_>,
+    written: Option<&Spanned<i64>>,
+    unit: &str,
+    least: u32,
+    default: u32,
+) -> Result<u32, ConfigError> {
+    let Some(written) = written else { return Ok(default) };
+    let given = u32::try_from(*written.get_ref()).ok().filter(|given| *given >= least);
+    given.ok_or_else(|| {
+        let reason =
+            format!("a limit of {} {unit}: give {least} to {}", written.get_ref(), u32::MAX);
+        context.error(written.span().start, reason)
+    })
 }
 
 fn read_gpu(number: i64, context: &ConfigContext<'_>) -> Result<GpuNumber, String> {
@@ -451,6 +451,8 @@ mod tests {
         assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
         let config = parse("[policy]\nhung_after_ms = 2000").unwrap();
         assert_eq!(config.hung_after, HungAfter(2000));
+        let config = parse("[policy]\nsessions_per_user = 3").unwrap();
+        assert_eq!(config.sessions_per_user, SessionsPerUser(3));
         let all = [Originals::Short, Originals::Alone, Originals::Never];
         for (written, originals) in ["short", "alone", "never"].into_iter().zip(all) {
             let text = format!("[policy]\noriginals = \"{written}\"");
@@ -541,6 +543,10 @@ mod tests {
         refused(
             "[policy]\nhung_after_ms = 1999",
             "policy.toml:2: a limit of 1999 ms: give 2000 to 4294967295",
+        );
+        refused(
+            "[policy]\nsessions_per_user = 0",
+            "policy.toml:2: a limit of 0 sessions: give 1 to 4294967295",
         );
         let header = "[policy]\n[[policy.memory]]\n";
         refused(

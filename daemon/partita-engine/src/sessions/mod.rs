@@ -33,8 +33,8 @@ use crate::{
 };
 use partita_device::{AddressRange, HostMemory, HostSpan};
 use partita_model::{
-    ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, StreamId, TenantId,
-    WindowId,
+    ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, SessionsPerUser,
+    StreamId, TenantId, WindowId,
 };
 use record::{Module, Operation, SessionState, Stage, Stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -82,6 +82,8 @@ pub(crate) struct Sessions {
     /// Prepared modules that the device does not get yet, and until when.
     held: BTreeMap<(SessionId, crate::ModuleHandle), modules::Held>,
     quotas: Vec<MemoryQuota>,
+    /// The most sessions of one tenant; without it, no limit.
+    per_user: Option<SessionsPerUser>,
     /// Tenants that may run kernels that nothing holds to their own memory; `None`: all.
     unfenced: BTreeSet<Option<TenantId>>,
     /// The device is gone: nothing is given back to it.
@@ -108,6 +110,7 @@ impl Sessions {
         if self.records.contains_key(&id) {
             return Err(OpenError::Taken(id));
         }
+        self.check_tenant(identity.tenant)?;
         let bytes = match turn.config().window {
             Some(bytes) => bytes.0,
             None => window_bytes(turn.facts().memory.0, self.records.len()),
@@ -147,6 +150,16 @@ impl Sessions {
         };
         self.records.insert(id, session);
         Ok(SessionGrant { window, application })
+    }
+
+    /// Whether a tenant may have one more session. Sessions that close still hold their windows.
+    pub(crate) fn check_tenant(&self, tenant: TenantId) -> Result<(), OpenError> {
+        let Some(SessionsPerUser(most)) = self.per_user else { return Ok(()) };
+        let own = self.records.values().filter(|session| session.identity.tenant == tenant);
+        match own.count() < most as usize {
+            true => Ok(()),
+            false => Err(OpenError::TooMany { tenant, most }),
+        }
     }
 
     fn join_application(&mut self, identity: &SessionIdentity) -> ApplicationId {
@@ -451,6 +464,10 @@ impl Sessions {
             operations: record.operations,
             is_open: record.is_open(),
         })
+    }
+
+    pub(crate) fn set_sessions_per_user(&mut self, most: SessionsPerUser) {
+        self.per_user = Some(most);
     }
 
     pub(crate) fn set_quotas(&mut self, quotas: &[MemoryQuota]) {

@@ -98,6 +98,7 @@ impl Shell {
                 "all {SESSIONS} sessions are taken: try again when a program has ended"
             ));
         }
+        self.engine.check_tenant(identity.tenant).map_err(|error| error.to_string())?;
         let mut session =
             ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
         watch(&self.epoll, session.bell(), FIRST_SESSION + id.0)

@@ -80,6 +80,7 @@ impl Shell {
                 self.engine.set_originals(config.originals);
                 // No other policy looks at profiles, and what is counted takes longer.
                 self.engine.set_profiling(config.policy.partitioner.compares_speeds());
+                self.engine.set_sessions_per_user(config.sessions_per_user);
                 self.engine.set_quotas(&config.quotas);
                 self.memory.configure(&config.host_memory);
                 self.set_unfenced(&config.unfenced);

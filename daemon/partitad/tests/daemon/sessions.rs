@@ -1,0 +1,55 @@
+//! Users with many sessions.
+
+use super::users::{as_user, open_daemon};
+use super::{Daemon, PATIENCE};
+use partita_client::Session;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::time::Instant;
+
+/// Opens sessions until one is refused, and says why; at most so many.
+fn fill(daemon: &Daemon, most: usize) -> (Vec<Session>, Option<String>) {
+    // A session has descriptors here, too.
+    let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+    let mut sessions = Vec::new();
+    while sessions.len() < most {
+        match Session::connect(&daemon.sockets()) {
+            Ok(session) => sessions.push(session),
+            Err(error) => return (sessions, Some(error.to_string())),
+        }
+    }
+    (sessions, None)
+}
+
+#[test]
+fn one_user_leaves_sessions_for_others() {
+    let Some(daemon) = open_daemon(&[]) else { return };
+    let (mut held, refusal) = as_user(1001, || fill(&daemon, 2000));
+    assert_eq!(held.len(), 160, "{refusal:?}");
+    let refusal = refusal.unwrap();
+    for word in ["refused", "uid 1001 has 160 sessions", "end some", "raise sessions_per_user"] {
+        assert!(refusal.contains(word), "`{word}` in {refusal}");
+    }
+    // Another user and root are served meanwhile.
+    let (others, refusal) = as_user(1002, || fill(&daemon, 130));
+    assert_eq!((others.len(), refusal), (130, None));
+    daemon.connect();
+    // A session that ends makes room.
+    held.truncate(150);
+    let start = Instant::now();
+    while as_user(1001, || fill(&daemon, 1)).0.is_empty() {
+        assert!(start.elapsed() < PATIENCE, "no session is given back");
+    }
+}
+
+#[test]
+fn the_configuration_says_how_many_sessions_a_user_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = folder.path().join("partitad.toml");
+    std::fs::write(&config, "[policy]\npartitioner = \"even\"\nsessions_per_user = 3\n").unwrap();
+    let daemon = Daemon::with(&["--config", config.to_str().unwrap()]);
+    let (held, refusal) = fill(&daemon, 5);
+    assert_eq!(held.len(), 3);
+    assert!(refusal.unwrap().contains("has 3 sessions on this GPU"));
+    assert!(daemon.log().contains("has 3 sessions on this GPU"), "{}", daemon.log());
+}
