@@ -16,7 +16,7 @@
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
 use partita_model::{
-    ApplicationId, DeviceFacts, GpuConfig, SessionId, SmSet, StatusReport, TraceReport,
+    ApplicationId, DeviceFacts, GpuConfig, SessionId, SmSet, StatusReport, TenantId, TraceReport,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -48,15 +48,21 @@ pub enum Ask {
     Heartbeat,
     /// The state of applications and partitions, answered by [`Answer::Status`].
     Status,
-    /// The residency trace, answered by [`Answer::Trace`].
-    Trace,
+    /// The residency trace, answered by [`Answer::Trace`]: that of one tenant's applications, or of
+    /// all.
+    Trace(Option<TenantId>),
     /// Pins partitions, all of them or none, answered by [`Answer::Done`] or [`Answer::Refused`].
     SetPlan(PlanRequest),
     /// Gives every partition back to the policy, answered by [`Answer::Done`].
     ClearPlan,
     /// Ends what a session has queued or running, answered by [`Answer::Done`] or
     /// [`Answer::Refused`].
-    CancelLaunches(SessionId),
+    CancelLaunches {
+        /// The session.
+        session: SessionId,
+        /// The tenant that asks, who may end only its own; `None` is an administrator.
+        by: Option<TenantId>,
+    },
     /// Puts this configuration in force, answered by [`Answer::Done`] or [`Answer::Refused`].
     Configure(GpuConfig),
 }
@@ -130,6 +136,8 @@ pub enum RefusalKind {
     NotFound,
     /// The request contradicts what is in force, for example SMs that another application holds.
     Conflict,
+    /// The one who asks has no right to it.
+    Forbidden,
     /// The request can never be carried out, for example SMs that the device lacks.
     Invalid,
 }
@@ -281,9 +289,10 @@ mod tests {
         for ask in [
             Ask::Heartbeat,
             Ask::Status,
-            Ask::Trace,
+            Ask::Trace(None),
+            Ask::Trace(Some(TenantId(7))),
             Ask::ClearPlan,
-            Ask::CancelLaunches(SessionId(4)),
+            Ask::CancelLaunches { session: SessionId(4), by: Some(TenantId(7)) },
             Ask::Configure(GpuConfig {
                 policy: PolicyConfig {
                     shares: vec![Share { tenant: None, tag: Some("a".into()), sms: 3 }],
@@ -349,6 +358,7 @@ mod tests {
                 pinned: true,
             }],
             policy: PolicyReport { partitioner: "even".into(), ..PolicyReport::default() },
+            other_users: None,
             others: Vec::new(),
         };
         for answer in [

@@ -66,8 +66,7 @@ pub enum ApiError {
         tried: String,
     },
     /// This user may not connect.
-    #[error("you may not use {}: {source}; the group of the socket may read, root and the group \
-        partita-admin may change", .socket.display())]
+    #[error("you may not use {}: {source}; the group of the socket may connect", .socket.display())]
     Denied {
         /// The socket.
         socket: PathBuf,

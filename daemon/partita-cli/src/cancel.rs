@@ -1,4 +1,4 @@
-//! `partita cancel`: an administrator ends the work of a session.
+//! `partita cancel`: a user ends the work of its own session, an administrator that of any.
 
 use crate::api::Target;
 use crate::failure::Failure;

@@ -5,8 +5,8 @@ use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use clap::Args;
 use partita_model::{
-    ApplicationId, Class, DeviceKind, GpuStatus, HostTime, Sharing, SmSet, StatusReport,
-    Timekeeping,
+    ApplicationId, Class, DeviceKind, GpuStatus, HostTime, OtherUsers, Sharing, SmSet,
+    StatusReport, Timekeeping,
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -55,7 +55,7 @@ fn render_all(mut report: StatusReport) -> String {
         if others.is_empty() { String::new() } else { format!("{}\n", report.gpu.number) };
     text.push_str(&render(&report));
     for other in others {
-        let GpuStatus { gpu, applications, partitions, policy } = other;
+        let GpuStatus { gpu, applications, partitions, policy, other_users } = other;
         let (version, others) = (version.clone(), Vec::new());
         // Writing to a string cannot fail.
         let _ = writeln!(text, "\n{}", gpu.number);
@@ -65,6 +65,7 @@ fn render_all(mut report: StatusReport) -> String {
             applications,
             partitions,
             policy,
+            other_users,
             others,
         }));
     }
@@ -140,6 +141,15 @@ fn head(report: &StatusReport) -> Vec<(&'static str, String)> {
     lines.push(("data plane", format!("partita-gpu, {process}, restarted {restarts} times")));
     if let Some(reason) = &gpu.last_restart {
         lines.push(("last restart", printable(reason)));
+    }
+    if let Some(users) = &report.other_users {
+        let OtherUsers { applications, sessions, sms, memory_used_bytes, .. } = users;
+        let memory = bytes(*memory_used_bytes);
+        let text = format!(
+            "{applications} applications, {sessions} sessions, {sms} SMs, {memory}; only root and \
+             the daemon's user see more"
+        );
+        lines.push(("other users", text));
     }
     lines.push(("daemon", format!("partitad {}", printable(&report.version))));
     lines.push(match report.policy.sharing {

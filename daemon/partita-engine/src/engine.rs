@@ -120,7 +120,9 @@ impl Engine {
         identity: SessionIdentity,
     ) -> Result<SessionGrant, OpenError> {
         self.turn(device, |machines, turn| {
+            let tenant = identity.tenant;
             let grant = machines.sessions.open(turn, identity)?;
+            machines.trace.enters(grant.application, tenant);
             machines.observer.open_account(grant.application, turn.now());
             Ok(grant)
         })
@@ -172,18 +174,21 @@ impl Engine {
     }
 
     /// Ends everything that a session has queued or running; the session fails with
-    /// `CUDA_ERROR_LAUNCH_TIMEOUT`.
+    /// `CUDA_ERROR_LAUNCH_TIMEOUT`. Where a tenant asks, `by` names it: it may end only its own.
     ///
     /// # Errors
-    /// Where there is no such session, or nothing of it to end; nothing has changed then.
+    /// Where there is no such session, or nothing of it to end, or it is another tenant's; nothing
+    /// has changed then.
     pub fn cancel_launches(
         &mut self,
         device: &mut dyn Device,
         session: SessionId,
+        by: Option<TenantId>,
     ) -> Result<(), CancelError> {
         self.turn(device, |machines, turn| {
-            machines.sessions.check_cancel(session)?;
-            let text = "an administrator ended its launches".to_owned();
+            machines.sessions.check_cancel(session, by)?;
+            let who = if by.is_some() { "its user" } else { "an administrator" };
+            let text = format!("{who} ended its launches");
             turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
             Ok(())
         })
@@ -309,5 +314,11 @@ impl Engine {
     #[must_use]
     pub fn trace_report(&self, since: Option<Nanos>) -> TraceReport {
         self.machines.trace.report(self.common.facts.timekeeping, since)
+    }
+
+    /// The trace's entries about one tenant's applications.
+    #[must_use]
+    pub fn trace_of(&self, tenant: TenantId) -> TraceReport {
+        self.machines.trace.report_of(self.common.facts.timekeeping, tenant)
     }
 }

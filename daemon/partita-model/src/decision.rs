@@ -329,6 +329,27 @@ pub enum Note {
     },
 }
 
+impl Note {
+    /// The application that the reason is about; `None` where it is about all of them.
+    #[must_use]
+    pub fn application(&self) -> Option<ApplicationId> {
+        match self {
+            Note::Even { .. } | Note::Gates { .. } => None,
+            Note::Alone { application }
+            | Note::Share { application, .. }
+            | Note::NoShare { application, .. }
+            | Note::NoRoom { application }
+            | Note::Classified { application, .. }
+            | Note::Measured { application, .. }
+            | Note::Tries { application, .. }
+            | Note::Needs { application, .. }
+            | Note::Receives { application, .. }
+            | Note::Misfit { application, .. }
+            | Note::ClassChanged { application, .. } => Some(*application),
+        }
+    }
+}
+
 /// Why shares are even.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

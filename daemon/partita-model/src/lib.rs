@@ -54,8 +54,8 @@ pub use policy::{
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use range::AddressRange;
 pub use report::{
-    ApplicationReport, GpuReport, GpuStatus, KernelReport, PartitionReport, PolicyReport,
-    ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
+    ApplicationReport, GpuReport, GpuStatus, KernelReport, OtherUsers, PartitionReport,
+    PolicyReport, ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use request::ParamLayout;
 pub use result::CudaResult;

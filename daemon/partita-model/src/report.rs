@@ -20,6 +20,10 @@ pub struct StatusReport {
     pub partitions: Vec<PartitionReport>,
     /// The policy's state and its reasons.
     pub policy: PolicyReport,
+    /// The applications of other users in sum, where the reader may not see them; they are then
+    /// missing everywhere else in the report.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_users: Option<OtherUsers>,
     /// The daemon's other GPUs in order of their numbers, where the report covers all GPUs.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub others: Vec<GpuStatus>,
@@ -37,12 +41,32 @@ pub struct GpuStatus {
     pub partitions: Vec<PartitionReport>,
     /// The policy's state and its reasons.
     pub policy: PolicyReport,
+    /// As in [`StatusReport`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub other_users: Option<OtherUsers>,
+}
+
+/// The applications of other users, in sum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct OtherUsers {
+    /// Number of applications.
+    pub applications: usize,
+    /// Number of their sessions.
+    pub sessions: usize,
+    /// Number of SMs in their partitions.
+    pub sms: u16,
+    /// Their device memory in use in bytes.
+    pub memory_used_bytes: u64,
+    /// Their launches that have completed.
+    pub launches_completed: u64,
+    /// Their completed CTAs.
+    pub ctas_completed: u64,
 }
 
 impl From<StatusReport> for GpuStatus {
     fn from(report: StatusReport) -> Self {
-        let StatusReport { gpu, applications, partitions, policy, .. } = report;
-        GpuStatus { gpu, applications, partitions, policy }
+        let StatusReport { gpu, applications, partitions, policy, other_users, .. } = report;
+        GpuStatus { gpu, applications, partitions, policy, other_users }
     }
 }
 

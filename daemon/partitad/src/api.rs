@@ -12,7 +12,9 @@
 //! `/v1/sessions/…` finds the session's GPU. All other requests need `?gpu` where the daemon serves
 //! several GPUs.
 //!
-//! Every connected user may read; root and the daemon's own user may change. The kernel reports the
+//! Root and the daemon's own user see everything and may change everything. Every other user sees
+//! its own applications, and those of others in sum ([`crate::view`]); it may end launches of its
+//! own sessions. The kernel reports the
 //! user of a connection. Every error is a [`Problem`]. The API decides nothing: a request becomes
 //! one question to the data plane, and the answer becomes the response.
 
@@ -20,6 +22,7 @@ use crate::connections;
 use crate::gpus::{Gpu, Gpus};
 use crate::link::{AskError, Link};
 use crate::problem::{Json, Problem};
+use crate::view;
 use axum::Router;
 use axum::body::to_bytes;
 use axum::extract::rejection::{PathRejection, QueryRejection};
@@ -29,7 +32,9 @@ use axum::middleware::{Next, from_fn};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{delete, get, put};
 use http_body_util::LengthLimitError;
-use partita_model::{DeviceFacts, GpuNumber, GpuReport, PolicyReport, SessionId, StatusReport};
+use partita_model::{
+    DeviceFacts, GpuNumber, GpuReport, PolicyReport, SessionId, StatusReport, TenantId,
+};
 use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind};
 use serde::Deserialize;
 use std::error::Error as _;
@@ -84,7 +89,11 @@ pub fn router(gpus: Gpus, admin: u32) -> Router {
         .with_state(Api { gpus, admin })
 }
 
-async fn status(State(api): State<Api>, asked: Asked) -> Result<Response, Problem> {
+async fn status(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    asked: Asked,
+) -> Result<Response, Problem> {
     let gpus = match api.asked(asked)? {
         Some(gpu) => std::slice::from_ref(gpu),
         None => api.gpus.all(),
@@ -111,7 +120,11 @@ async fn status(State(api): State<Api>, asked: Asked) -> Result<Response, Proble
         let failed = |error: tokio::task::JoinError| {
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.to_string())
         };
-        reports.push(asked.map_err(failed)??);
+        let mut report = asked.map_err(failed)??;
+        if let Sight::Own(tenant) = api.sight(caller) {
+            view::keep_own(&mut report, tenant);
+        }
+        reports.push(report);
     }
     reports.sort_by_key(|report| report.gpu.number);
     let mut reports = reports.into_iter();
@@ -163,12 +176,21 @@ fn resting_report(facts: Option<&DeviceFacts>) -> Result<StatusReport, Problem> 
         applications: Vec::new(),
         partitions: Vec::new(),
         policy: PolicyReport::default(),
+        other_users: None,
         others: Vec::new(),
     })
 }
 
-async fn trace(State(api): State<Api>, asked: Asked) -> Result<Response, Problem> {
-    match api.one(asked)?.handle.ask(Ask::Trace).await? {
+async fn trace(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    asked: Asked,
+) -> Result<Response, Problem> {
+    let whose = match api.sight(caller) {
+        Sight::All => None,
+        Sight::Own(tenant) => Some(tenant),
+    };
+    match api.one(asked)?.handle.ask(Ask::Trace(whose)).await? {
         Answer::Trace(report) => Ok(axum::Json(report).into_response()),
         other => Err(unexpected(&other)),
     }
@@ -200,10 +222,13 @@ async fn cancel_launches(
     session: Result<Path<u64>, PathRejection>,
     asked: Asked,
 ) -> Result<StatusCode, Problem> {
-    api.admit(caller)?;
+    let by = match api.sight(caller) {
+        Sight::All => None,
+        Sight::Own(tenant) => Some(tenant),
+    };
     let Path(session) =
         session.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    let ask = Ask::CancelLaunches(SessionId(session));
+    let ask = Ask::CancelLaunches { session: SessionId(session), by };
     if let Some(gpu) = api.asked(asked)? {
         return change(gpu, ask).await;
     }
@@ -231,15 +256,30 @@ async fn change(gpu: &Gpu, ask: Ask) -> Result<StatusCode, Problem> {
     }
 }
 
+/// Whose applications a caller may see, and whose launches it may end.
+enum Sight {
+    All,
+    Own(TenantId),
+}
+
 impl Api {
-    fn admit(&self, caller: Caller) -> Result<(), Problem> {
+    fn sight(&self, caller: Caller) -> Sight {
         match caller.uid {
-            Some(uid) if uid == 0 || uid == self.admin => Ok(()),
-            uid => {
+            Some(uid) if uid == 0 || uid == self.admin => Sight::All,
+            // Nobody has this number: it stands for no user in the system's calls.
+            uid => Sight::Own(TenantId(uid.unwrap_or(u32::MAX))),
+        }
+    }
+
+    fn admit(&self, caller: Caller) -> Result<(), Problem> {
+        match self.sight(caller) {
+            Sight::All => Ok(()),
+            Sight::Own(_) => {
+                let uid = caller.uid;
                 let who = uid.map_or_else(|| "not known".into(), |uid| format!("uid {uid}"));
                 let admin = self.admin;
                 let detail = format!(
-                    "only root and the daemon's user (uid {admin}) may change anything; you are \
+                    "only root and the daemon's user (uid {admin}) may change partitions; you are \
                      {who}"
                 );
                 Err(Problem::new(StatusCode::FORBIDDEN, detail))

@@ -21,7 +21,7 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`], `hung_after_ms` is [`HungAfter`], `sessions_per_user` is [`SessionsPerUser`], `originals` is
+/// `no_progress_ms` and `alone_ms` are [`Limits`], `hung_after_ms` is [`HungAfter`], `originals` is
 /// [`Originals`].
 /// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant;
 /// `[[policy.host_memory]]` and `host_memory_mib` are [`HostMemoryLimits`].

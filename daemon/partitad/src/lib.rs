@@ -15,6 +15,7 @@
 //! | [`gpus`] | the links to all GPUs |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
+//! | `view` | what a user sees of a status report |
 //! | `connections` | the connections to the API, with limits for each user |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
 //! | [`policy`] | the policy that the data planes use |
@@ -34,6 +35,7 @@ pub mod problem;
 pub mod readiness;
 pub mod sockets;
 pub mod supervisor;
+mod view;
 
 use gpus::Gpus;
 use link::GpuHandle;

@@ -14,8 +14,8 @@ use std::path::Path;
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// The limit of a question. `partita-gpu` answers within milliseconds, and within a second where it measures the
-/// device for the answer.
+/// The limit of a question. `partita-gpu` answers within milliseconds, and within a second where it
+/// measures the device for the answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
 /// The shortest time between two looks at the count of waits.

@@ -39,6 +39,7 @@ impl Problem {
     pub fn refused(kind: RefusalKind, detail: impl Into<String>) -> Self {
         let status = match kind {
             RefusalKind::NotFound => StatusCode::NOT_FOUND,
+            RefusalKind::Forbidden => StatusCode::FORBIDDEN,
             RefusalKind::Conflict => StatusCode::CONFLICT,
             RefusalKind::Invalid => StatusCode::UNPROCESSABLE_ENTITY,
         };

@@ -45,6 +45,9 @@ pub enum CancelError {
         /// The others, in words.
         known: String,
     },
+    /// The session is another tenant's.
+    #[error("{0} is another user's: only that user, root and the daemon's user may cancel it")]
+    Foreign(SessionId),
     /// The session has nothing that could be ended.
     #[error("{0} has no launch queued or running")]
     Nothing(SessionId),

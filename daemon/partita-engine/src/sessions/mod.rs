@@ -483,14 +483,22 @@ impl Sessions {
         [Some(tenant), None].iter().any(|who| self.unfenced.contains(who))
     }
 
-    /// Whether an administrator can end a session's launches.
-    pub(crate) fn check_cancel(&self, session: SessionId) -> Result<(), CancelError> {
+    /// Whether a session's launches can be ended: by its tenant, or by an administrator.
+    pub(crate) fn check_cancel(
+        &self,
+        session: SessionId,
+        by: Option<TenantId>,
+    ) -> Result<(), CancelError> {
+        let may = |record: &Session| by.is_none_or(|tenant| record.identity.tenant == tenant);
         let Some(record) = self.records.get(&session).filter(|record| record.is_open()) else {
-            let known = self.records.iter().filter(|(_, record)| record.is_open());
+            let known = self.records.iter().filter(|(_, record)| record.is_open() && may(record));
             let known: Vec<String> = known.map(|(id, _)| id.0.to_string()).collect();
             let known = if known.is_empty() { "none".to_owned() } else { known.join(", ") };
             return Err(CancelError::Unknown { session, known });
         };
+        if !may(record) {
+            return Err(CancelError::Foreign(session));
+        }
         if record.operations == 0 { Err(CancelError::Nothing(session)) } else { Ok(()) }
     }
 }

@@ -136,17 +136,18 @@ fn an_administrator_ends_launches() {
     for can_cancel in WAYS {
         let mut world = world(can_cancel);
         let ((a, _), (b, _)) = (world.session(), world.session());
-        let unknown = world.engine.cancel_launches(&mut world.device, SessionId(9)).unwrap_err();
+        let unknown =
+            world.engine.cancel_launches(&mut world.device, SessionId(9), None).unwrap_err();
         assert_eq!(unknown.to_string(), "session 9 does not exist; those that do: 1, 2");
         assert_eq!(
-            world.engine.cancel_launches(&mut world.device, a),
+            world.engine.cancel_launches(&mut world.device, a, None),
             Err(CancelError::Nothing(a))
         );
         world.start(a, 0, SPIN, 100);
         world.start(a, 0, SHORT, 100);
         world.start(b, 0, LONG, 300);
         world.run_for(100);
-        assert_eq!(world.engine.cancel_launches(&mut world.device, a), Ok(()));
+        assert_eq!(world.engine.cancel_launches(&mut world.device, a, None), Ok(()));
         assert_eq!((world.synchronize(a), world.synchronize(b)), (TIMEOUT, 0));
         world.finish();
     }

@@ -28,16 +28,18 @@ impl Shell {
         match ask {
             Ask::Heartbeat => Answer::Done,
             Ask::Status => Answer::Status(Box::new(self.status())),
-            Ask::Trace => Answer::Trace(self.engine.trace_report(None)),
+            Ask::Trace(None) => Answer::Trace(self.engine.trace_report(None)),
+            Ask::Trace(Some(tenant)) => Answer::Trace(self.engine.trace_of(tenant)),
             Ask::SetPlan(plan) => self.set_plan(&plan),
             Ask::Configure(config) => self.configure(&config),
-            Ask::CancelLaunches(session) => {
+            Ask::CancelLaunches { session, by } => {
                 self.device_activity = Activity::Busy;
-                match self.engine.cancel_launches(self.device.as_mut(), session) {
+                match self.engine.cancel_launches(self.device.as_mut(), session, by) {
                     Ok(()) => Answer::Done,
                     Err(error) => {
                         let kind = match error {
                             CancelError::Unknown { .. } => RefusalKind::NotFound,
+                            CancelError::Foreign(_) => RefusalKind::Forbidden,
                             CancelError::Nothing(_) => RefusalKind::Conflict,
                         };
                         Answer::Refused { kind, detail: error.to_string() }
@@ -142,6 +144,7 @@ impl Shell {
             applications: self.engine.application_reports(),
             partitions: self.engine.partition_reports(),
             policy: self.engine.policy_report(),
+            other_users: None,
             others: Vec::new(),
         }
     }

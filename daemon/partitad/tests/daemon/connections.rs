@@ -131,6 +131,10 @@ fn what_is_no_request_gets_a_problem() {
     check("GET / HTTP/1.1\r\nno field\r\n\r\n", "400", "no request of HTTP/1.1");
     let fields = "x: y\r\n".repeat(101);
     check(&format!("GET / HTTP/1.1\r\n{fields}\r\n"), "431", "over 100 fields");
+    check("CONNECT p:1 HTTP/1.1\r\nhost: p\r\n\r\n", "404", "there is no");
+    check("OPTIONS * HTTP/1.1\r\nhost: p\r\n\r\n", "404", "there is no");
+    check("OPTIONS /v1/plan HTTP/1.1\r\nhost: p\r\n\r\n", "405", "OPTIONS");
+    check("GET /v1/%ff HTTP/1.1\r\nhost: p\r\n\r\n", "404", "there is no");
     let length = "transfer-encoding: chunked\r\ncontent-type: application/json";
     check(&format!("PUT /v1/plan HTTP/1.1\r\n{length}\r\n\r\nzz\r\n"), "400", "body");
 }

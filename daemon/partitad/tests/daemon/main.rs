@@ -7,6 +7,7 @@ mod connections;
 mod gpus;
 mod log;
 mod memory;
+mod rights;
 mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
