@@ -40,6 +40,8 @@ pub struct EngineConfig {
     pub ahead: Nanos,
     /// Operations of one session that may wait in the engine. One more ends the session.
     pub session_operations: usize,
+    /// Allocations of device memory that one session may have at a time.
+    pub session_allocations: usize,
     /// Time without a completed CTA after which a launch counts as stuck. A stuck launch is ended
     /// where it holds SMs that another application was given.
     pub no_progress: Nanos,
@@ -65,6 +67,7 @@ impl Default for EngineConfig {
             stream_depth: 64,
             ahead: Nanos(100_000),
             session_operations: 1 << 20,
+            session_allocations: 1 << 20,
             no_progress: Nanos(1_000_000_000),
             alone: Nanos(10_000_000_000),
             trace_entries: 1 << 18,

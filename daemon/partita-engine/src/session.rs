@@ -38,6 +38,8 @@ pub struct Holding {
     pub window: WindowId,
     /// Operations queued or in flight.
     pub operations: usize,
+    /// Allocations of device memory, and variables of modules.
+    pub allocations: usize,
     /// Whether it works; otherwise it has failed or is being closed.
     pub is_open: bool,
 }

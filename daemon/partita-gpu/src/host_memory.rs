@@ -76,13 +76,13 @@ pub struct Held {
     pub device: u64,
     /// Modules and their images.
     pub modules: u64,
-    /// Queued operations.
-    pub operations: u64,
+    /// Records of queued operations and of allocations.
+    pub records: u64,
 }
 
 impl Held {
     fn bytes(&self) -> u64 {
-        [self.shared, self.device, self.modules, self.operations]
+        [self.shared, self.device, self.modules, self.records]
             .into_iter()
             .fold(0, u64::saturating_add)
     }
@@ -105,7 +105,7 @@ pub struct Verdict {
 
 impl fmt::Display for Verdict {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Held { tenant, shared, device, modules, operations, .. } = self.held;
+        let Held { tenant, shared, device, modules, records, .. } = self.held;
         match self.of {
             Some(_) => write!(
                 out,
@@ -129,7 +129,7 @@ impl fmt::Display for Verdict {
             (shared, "page-locked and managed memory"),
             (device, "memory of the emulated GPU"),
             (modules, "modules"),
-            (operations, "queued operations"),
+            (records, "queued operations and allocations"),
         ];
         let mut before = "";
         for (bytes, what) in parts.into_iter().filter(|(bytes, _)| *bytes >= 1 << 20) {
@@ -233,7 +233,7 @@ mod tests {
             shared: mib << 20,
             device: 0,
             modules: 0,
-            operations: 0,
+            records: 0,
         }
     }
 

@@ -664,6 +664,8 @@ pub struct Grants {
     /// How many of `read_only` are the module's constants.
     constants: usize,
     list: Vec<Grant>,
+    /// Whether no two grants overlap.
+    disjoint: bool,
     /// Index of the last grant used, by access site.
     hints: Vec<u32>,
     epoch: u64,
@@ -674,7 +676,15 @@ impl Grants {
     #[must_use]
     pub fn new(access: Vec<AddressRange>, read_only: Vec<AddressRange>, sites: usize) -> Self {
         let constants = read_only.len();
-        Grants { access, read_only, constants, list: Vec::new(), hints: vec![0; sites], epoch: 0 }
+        Grants {
+            access,
+            read_only,
+            constants,
+            list: Vec::new(),
+            disjoint: true,
+            hints: vec![0; sites],
+            epoch: 0,
+        }
     }
 
     #[cold]
@@ -682,23 +692,24 @@ impl Grants {
     fn refresh(&mut self, memory: &Memory) {
         self.list.clear();
         self.read_only.truncate(self.constants);
-        for (&start, view) in
-            memory.views.iter().filter(|(_, view)| view.access != MemoryAccess::None)
-        {
-            let mut granted = false;
-            for range in &self.access {
+        for range in &self.access {
+            // Only its own views: another tenant's may be millions.
+            let before = memory.views.range(..range.start.0).next_back();
+            let views = before.into_iter().chain(memory.views.range(range.start.0..range.end()));
+            for (&start, view) in views.filter(|(_, view)| view.access != MemoryAccess::None) {
                 let (low, high) = (start.max(range.start.0), (start + view.bytes).min(range.end()));
-                if low < high {
-                    self.list.push(Grant { low, high, slot: view.slot as u32, start });
-                    granted = true;
+                if low >= high {
+                    continue;
                 }
-            }
-            if granted && view.access == MemoryAccess::Read {
-                self.read_only
-                    .push(AddressRange { start: DeviceAddress(start), bytes: view.bytes });
+                self.list.push(Grant { low, high, slot: view.slot as u32, start });
+                if view.access == MemoryAccess::Read {
+                    self.read_only
+                        .push(AddressRange { start: DeviceAddress(start), bytes: view.bytes });
+                }
             }
         }
         self.list.sort_by_key(|grant| grant.low);
+        self.disjoint = self.list.windows(2).all(|pair| pair[0].high <= pair[1].low);
         self.epoch = memory.epoch;
     }
 
@@ -722,12 +733,14 @@ impl Grants {
     #[cold]
     #[inline(never)]
     fn search(&mut self, site: usize, low: u64, high: u64) -> Option<Grant> {
-        // Ranges of `access` may overlap, so a search by start address alone could miss a
-        // candidate.
-        let index = self
-            .list
-            .iter()
-            .position(|grant| low >= grant.low && high <= grant.high && low <= high)?;
+        let holds = |grant: &Grant| low >= grant.low && high <= grant.high && low <= high;
+        let index = if self.disjoint {
+            let behind = self.list.partition_point(|grant| grant.low <= low);
+            behind.checked_sub(1).filter(|&index| holds(&self.list[index]))?
+        } else {
+            // Where ranges of `access` overlap, the start alone could miss a candidate.
+            self.list.iter().position(holds)?
+        };
         if let Some(hint) = self.hints.get_mut(site) {
             *hint = index as u32;
         }

@@ -18,6 +18,14 @@ impl Sessions {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
+        let most = turn.config().session_allocations;
+        if self.session_mut(id).window.live_ranges() >= most {
+            let text = format!(
+                "the program has {most} allocations of device memory, which is the limit: free \
+                 some, or allocate fewer and larger ones"
+            );
+            return Err(Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, text));
+        }
         let (available, _) = self.memory_of(turn, id);
         let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory.clone())?;

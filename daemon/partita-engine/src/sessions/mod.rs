@@ -462,6 +462,7 @@ impl Sessions {
             tenant: record.identity.tenant,
             window: record.window_id,
             operations: record.operations,
+            allocations: record.window.live_ranges(),
             is_open: record.is_open(),
         })
     }

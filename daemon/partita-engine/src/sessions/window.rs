@@ -189,6 +189,11 @@ impl Window {
         Some(range)
     }
 
+    /// Number of allocations and variables.
+    pub(crate) fn live_ranges(&self) -> usize {
+        self.live.len()
+    }
+
     /// Number of reserved ranges.
     pub(crate) fn reserved_ranges(&self) -> usize {
         self.reserved.len()

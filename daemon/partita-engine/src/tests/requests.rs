@@ -524,6 +524,21 @@ fn too_many_waiting_operations_end_the_session() {
 }
 
 #[test]
+fn allocations_of_a_session_are_bounded() {
+    let config = crate::EngineConfig { session_allocations: 3, ..crate::EngineConfig::default() };
+    let mut world = World::with_config(4, config);
+    let (session, _) = world.session();
+    let first = world.alloc(session, 1);
+    world.alloc(session, 1);
+    world.alloc(session, 1);
+    let more = Request::MemAlloc { bytes: 1 };
+    assert_eq!(world.code(session, more.clone()), CudaResult::ERROR_OUT_OF_MEMORY.0);
+    assert_eq!(world.code(session, Request::MemFree { address: first }), 0);
+    assert_eq!(world.code(session, more), 0);
+    world.finish();
+}
+
+#[test]
 fn death_in_mid_run_frees_everything_and_nobody_else_notices() {
     let mut world = World::new(8);
     let (victim, _) = world.session();

@@ -20,8 +20,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Looks take at most one part in so many of the time.
 const SHARE: u32 = 20;
 
-/// Bytes of an estimate: one queued operation, and one byte of a module's text.
+/// Bytes of an estimate: one queued operation, one allocation, and one byte of a module's text.
 const OPERATION_BYTES: u64 = 512;
+const ALLOCATION_BYTES: u64 = 256;
 const TEXT_FACTOR: u64 = 8;
 
 /// Memory of the machine, where the system does not tell.
@@ -101,7 +102,8 @@ impl Shell {
                     shared: shared.get(&id).copied().unwrap_or(0),
                     device: self.device.host_bytes(holding.window),
                     modules: text.saturating_mul(TEXT_FACTOR),
-                    operations: holding.operations as u64 * OPERATION_BYTES,
+                    records: holding.operations as u64 * OPERATION_BYTES
+                        + holding.allocations as u64 * ALLOCATION_BYTES,
                 }
             })
             .collect();

@@ -15,7 +15,7 @@ use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken}
 use crate::host_time::{Moment, Pacer};
 use partita_engine::{CloseReason, Engine};
 use partita_model::{Nanos, SessionId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// The outcome of serving a session.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -27,6 +27,11 @@ enum Served {
     /// The session was served, and may have more records.
     More,
 }
+
+/// Approximate time for which one session is served before the next one's turn, and after how many
+/// records the clock is read.
+const SESSION_TURN: Duration = Duration::from_micros(250);
+const LOOK_AFTER: usize = 8;
 
 /// A session with this many operations is held. Its operations then take about 10 MB.
 const MOST_OPERATIONS: usize = 1 << 14;
@@ -147,9 +152,14 @@ impl Shell {
         restless
     }
 
-    /// Serves one session.
+    /// Serves one session, up to a number of records and for a time: some records cost a thousand
+    /// times as much as others.
     fn serve(&mut self, id: SessionId, now: Instant) -> Served {
-        for _ in 0..RECORDS_PER_TURN {
+        let begun = Instant::now();
+        for record in 1..=RECORDS_PER_TURN {
+            if record % LOOK_AFTER == 0 && begun.elapsed() > SESSION_TURN {
+                return Served::More;
+            }
             let Some(seat) = self.seats.get_mut(&id) else { return Served::Asleep };
             if seat.is_held(&self.engine, id) {
                 return Served::Quiet;
