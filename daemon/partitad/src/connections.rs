@@ -1,14 +1,14 @@
 //! The connections to the API: places, deadlines, and errors before a request reaches a route.
 //!
-//! Invariants: no user can keep another from the API. Each user has a limited number of
-//! connections, and root and the daemon's own user have places that nobody else can take. A
-//! connection carries one request and then closes. Every step of it has a deadline that no byte
-//! renews, except the answer, whose reader must only go on.
+//! Invariants: no user can keep another from the API ([`crate::places`]). A connection carries one
+//! request and then closes. Every step of it has a deadline that no byte renews, except the answer,
+//! whose reader must only go on.
 //!
 //! hyper answers a bad head with a bare status. [`Doorway`] swallows that answer, and the caller
 //! gets a [`Problem`] instead.
 
 use crate::api::Caller;
+use crate::places::{Full, Limits, Places};
 use crate::problem::Problem;
 use axum::Router;
 use axum::extract::ConnectInfo;
@@ -20,11 +20,10 @@ use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::socket_peercred;
-use std::collections::HashMap;
 use std::io;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -32,14 +31,8 @@ use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
-/// Connections at a time of all users but root and the daemon's own.
-const CONNECTIONS: usize = 192;
-
-/// The most connections of one of these users.
-const CONNECTIONS_PER_USER: usize = 32;
-
-/// The most connections of root, and of the daemon's own user. Nobody else can take these.
-const CONNECTIONS_PER_ADMIN: usize = 64;
+/// Connections at a time.
+const CONNECTIONS: Limits = Limits { all: 192, user: 32, admin: 64 };
 
 /// The longest time from the connection to the end of the request's head.
 const HEAD_LIMIT: Duration = Duration::from_secs(10);
@@ -60,7 +53,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves the API until it is dropped. The user `admin` has places of its own, as root has.
 pub async fn serve(listener: UnixListener, router: Router, admin: u32) {
-    let places = Arc::new(Places { admin, taken: Mutex::default() });
+    let places = Places::new(CONNECTIONS, admin);
     let lingering = Arc::new(Semaphore::new(LINGERING));
     loop {
         let stream = match listener.accept().await {
@@ -80,7 +73,8 @@ pub async fn serve(listener: UnixListener, router: Router, admin: u32) {
                     drop(place);
                 });
             }
-            Err(problem) => {
+            Err(full) => {
+                let problem = refusal(caller, full);
                 tracing::debug!(?caller, "a connection to the API is refused: {}", problem.detail);
                 // A refusal fits the socket's empty buffer.
                 if stream.try_write(&problem.to_http()).is_ok()
@@ -138,62 +132,22 @@ async fn converse(stream: UnixStream, router: Router, caller: Caller) {
     drop(timeout(LINGER, doorway.stream.shutdown()).await);
 }
 
-/// Who has how many connections.
-struct Places {
-    /// The daemon's own user.
-    admin: u32,
-    taken: Mutex<Taken>,
-}
-
-#[derive(Default)]
-struct Taken {
-    /// Connections of all users but root and the daemon's own.
-    ordinary: usize,
-    /// Connections of each user that has one; `None` is a user that the system does not report.
-    of: HashMap<Option<u32>, usize>,
-}
-
-impl Places {
-    fn take(self: &Arc<Self>, uid: Option<u32>) -> Result<Place, Problem> {
-        let ordinary = uid != Some(0) && uid != Some(self.admin);
-        let most = if ordinary { CONNECTIONS_PER_USER } else { CONNECTIONS_PER_ADMIN };
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        if taken.of.get(&uid).is_some_and(|connections| *connections >= most) {
+/// The answer to a caller without a place.
+fn refusal(caller: Caller, full: Full) -> Problem {
+    match full {
+        Full::User { most } => {
+            let uid = caller.uid;
             let who = uid.map_or_else(|| "an unknown user".into(), |uid| format!("uid {uid}"));
             let detail = format!(
                 "{who} has {most} connections to the API, and no user may have more: close some, \
                  then try again"
             );
-            return Err(Problem::new(StatusCode::TOO_MANY_REQUESTS, detail));
+            Problem::new(StatusCode::TOO_MANY_REQUESTS, detail)
         }
-        if ordinary && taken.ordinary >= CONNECTIONS {
-            let detail = format!(
-                "all {CONNECTIONS} connections to the API are taken: try again in a second"
-            );
-            return Err(Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail));
-        }
-        *taken.of.entry(uid).or_default() += 1;
-        taken.ordinary += usize::from(ordinary);
-        Ok(Place { places: Arc::clone(self), uid, ordinary })
-    }
-}
-
-/// The place of one connection.
-struct Place {
-    places: Arc<Places>,
-    uid: Option<u32>,
-    ordinary: bool,
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let mut taken = self.places.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        taken.ordinary -= usize::from(self.ordinary);
-        if let Some(connections) = taken.of.get_mut(&self.uid) {
-            *connections -= 1;
-            if *connections == 0 {
-                taken.of.remove(&self.uid);
-            }
+        Full::All { most } => {
+            let detail =
+                format!("all {most} connections to the API are taken: try again in a second");
+            Problem::new(StatusCode::SERVICE_UNAVAILABLE, detail)
         }
     }
 }

@@ -1,26 +1,26 @@
 //! The handshake with a client: its user, its protocol version, and the GPU that it gets.
 //!
 //! Each client has a task with a deadline: a slow or silent client keeps no other waiting. The
-//! number of clients at the desk is bounded, in all and per user. The kernel reports the user;
+//! number of clients at the desk is bounded ([`crate::places`]). The kernel reports the user;
 //! names from the client are for display only. A client that is welcome goes to `partita-gpu` with
 //! its socket, which answers the client.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
+use crate::places::{Full, Limits, Places};
 use partita_model::{SessionId, TenantId};
 use partita_wire::supervise::{Greeting, HandOver, Peer};
 use partita_wire::{Answer, GpuOffer, GpuWish, Hello, Refusal, RefusalCode};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::socket_peercred};
-use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::Semaphore;
 
 /// The longest time from a client's connection to its hello.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -29,10 +29,11 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const GPU_PATIENCE: Duration = Duration::from_secs(60);
 
 /// The most clients at the desk at a time.
-const CLIENTS: usize = 512;
+const CLIENTS: Limits = Limits { all: 512, user: 128, admin: 128 };
 
-/// The most clients of one user among these.
-const CLIENTS_PER_USER: usize = 128;
+/// Refused clients that may finish their hello at a time, and for how long.
+const LINGERING: usize = 32;
+const LINGER: Duration = Duration::from_secs(1);
 
 /// The pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -45,17 +46,15 @@ const HELLO_BYTES: usize = 4096;
 pub async fn serve(listener: UnixListener, gpus: Gpus) {
     let desk = Arc::new(Desk {
         gpus,
-        places: Arc::new(Semaphore::new(CLIENTS)),
-        users: Mutex::default(),
+        places: Places::new(CLIENTS, rustix::process::geteuid().as_raw()),
+        lingering: Semaphore::new(LINGERING),
         next_session: AtomicU64::new(1),
     });
     loop {
-        let place =
-            Arc::clone(&desk.places).acquire_owned().await.expect("the semaphore is never closed");
         match listener.accept().await {
             Ok((client, _)) => {
                 let desk = Arc::clone(&desk);
-                tokio::spawn(async move { desk.receive(client, place).await });
+                tokio::spawn(async move { desk.receive(client).await });
             }
             Err(error) => {
                 tracing::warn!(%error, "cannot accept a client");
@@ -67,9 +66,9 @@ pub async fn serve(listener: UnixListener, gpus: Gpus) {
 
 struct Desk {
     gpus: Gpus,
-    places: Arc<Semaphore>,
-    /// The number of clients of each user at the desk, for users with a client.
-    users: Mutex<HashMap<u32, usize>>,
+    places: Arc<Places>,
+    /// Refused clients that may still say their hello.
+    lingering: Semaphore,
     next_session: AtomicU64,
 }
 
@@ -95,7 +94,7 @@ enum Turned {
 }
 
 impl Desk {
-    async fn receive(&self, client: UnixStream, _place: OwnedSemaphorePermit) {
+    async fn receive(&self, client: UnixStream) {
         let peer = match socket_peercred(&client) {
             Ok(peer) => Peer {
                 pid: peer.pid.as_raw_nonzero().get().cast_unsigned(),
@@ -107,13 +106,26 @@ impl Desk {
                 return;
             }
         };
-        let Some(_user) = self.admit_user(peer.uid) else {
-            let text = format!(
-                "uid {} has {CLIENTS_PER_USER} connections that have not become sessions",
-                peer.uid
-            );
-            refuse(&client, Refusal { code: RefusalCode::Full, text });
-            return;
+        let _place = match self.places.take(Some(peer.uid)) {
+            Ok(place) => place,
+            Err(full) => {
+                let text = match full {
+                    Full::User { most } => format!(
+                        "uid {} has {most} connections that have not become sessions: try again \
+                         in some seconds",
+                        peer.uid
+                    ),
+                    Full::All { most } => format!(
+                        "{most} connections have not become sessions: try again in some seconds"
+                    ),
+                };
+                refuse(&client, Refusal { code: RefusalCode::Full, text });
+                // A client that still writes its hello would see a broken pipe.
+                if let Ok(_permit) = self.lingering.try_acquire() {
+                    drop(tokio::time::timeout(LINGER, read_hello(&client)).await);
+                }
+                return;
+            }
         };
         if let Err(reason) = self.welcome(&client, peer).await {
             tracing::info!(pid = peer.pid, uid = peer.uid, "client turned away: {reason}");
@@ -197,34 +209,6 @@ impl Desk {
                 Ok(Choice::Offer(self.gpus.offers(tenant)))
             }
             GpuWish::First | GpuWish::Only => Ok(Choice::Gpu(first)),
-        }
-    }
-
-    fn admit_user(&self, uid: u32) -> Option<UserPlace<'_>> {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        let clients = users.entry(uid).or_default();
-        if *clients >= CLIENTS_PER_USER {
-            return None;
-        }
-        *clients += 1;
-        Some(UserPlace { desk: self, uid })
-    }
-}
-
-/// One of a user's places at the desk.
-struct UserPlace<'a> {
-    desk: &'a Desk,
-    uid: u32,
-}
-
-impl Drop for UserPlace<'_> {
-    fn drop(&mut self) {
-        let mut users = self.desk.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(clients) = users.get_mut(&self.uid) {
-            *clients -= 1;
-            if *clients == 0 {
-                users.remove(&self.uid);
-            }
         }
     }
 }

@@ -15,6 +15,7 @@
 //! | [`gpus`] | the links to all GPUs |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
+//! | `places` | how many connections each user has |
 //! | `view` | what a user sees of a status report |
 //! | `connections` | the connections to the API, with limits for each user |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
@@ -30,6 +31,7 @@ pub mod gpus;
 pub mod link;
 pub mod options;
 mod patience;
+mod places;
 pub mod policy;
 pub mod problem;
 pub mod readiness;

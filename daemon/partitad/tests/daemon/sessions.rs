@@ -3,7 +3,11 @@
 use super::users::{as_user, open_daemon};
 use super::{Daemon, PATIENCE};
 use partita_client::Session;
+use rustix::net::{
+    AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, recv, socket_with,
+};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use std::os::fd::OwnedFd;
 use std::time::Instant;
 
 /// Opens sessions until one is refused, and says why; at most so many.
@@ -40,6 +44,36 @@ fn one_user_leaves_sessions_for_others() {
     while as_user(1001, || fill(&daemon, 1)).0.is_empty() {
         assert!(start.elapsed() < PATIENCE, "no session is given back");
     }
+}
+
+/// Silent connections keep their places for 5 s.
+#[test]
+fn silent_clients_take_no_places_of_root() {
+    let Some(daemon) = open_daemon(&[]) else { return };
+    let silent = || (0..128).map(|_| silent_client(&daemon)).collect::<Vec<_>>();
+    let held: Vec<_> = (1001..1005).flat_map(|uid| as_user(uid, silent)).collect();
+    let (_, refusal) = as_user(1005, || fill(&daemon, 1));
+    let text = refusal.unwrap();
+    assert!(text.contains("512 connections have not become sessions"), "{text}");
+    let (_, refusal) = as_user(1001, || fill(&daemon, 1));
+    let text = refusal.unwrap();
+    assert!(text.contains("uid 1001 has 128 connections"), "{text}");
+    let (_root, refusal) = fill(&daemon, 1);
+    assert_eq!(refusal, None);
+    // Root did not wait until they had lost their places.
+    let mut byte = [0];
+    let peek = RecvFlags::PEEK | RecvFlags::DONTWAIT;
+    let lost = held.iter().filter(|client| recv(client, &mut byte[..], peek).is_ok()).count();
+    assert_eq!(lost, 0);
+}
+
+/// One that says nothing.
+fn silent_client(daemon: &Daemon) -> OwnedFd {
+    let path = daemon.sockets().join("partitad.sock");
+    let flags = SocketFlags::CLOEXEC;
+    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    rustix::net::connect(&socket, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    socket
 }
 
 #[test]
