@@ -13,7 +13,7 @@
 //! several GPUs.
 //!
 //! Root and the daemon's own user see everything and may change everything. Every other user sees
-//! its own applications, and those of others in sum ([`crate::view`]); it may end launches of its
+//! its own applications, and those of others in sum (`view`); it may end launches of its
 //! own sessions. The kernel reports the
 //! user of a connection. Every error is a [`Problem`]. The API decides nothing: a request becomes
 //! one question to the data plane, and the answer becomes the response.

@@ -1,7 +1,7 @@
 //! The handshake with a client: its user, its protocol version, and the GPU that it gets.
 //!
 //! Each client has a task with a deadline: a slow or silent client keeps no other waiting. The
-//! number of clients at the desk is bounded ([`crate::places`]). The kernel reports the user;
+//! number of clients at the desk is bounded (`places`). The kernel reports the user;
 //! names from the client are for display only. A client that is welcome goes to `partita-gpu` with
 //! its socket, which answers the client.
 

@@ -2,7 +2,7 @@
 
 use super::world::{ALONE, LONG, MEDIUM, SHORT, SPIN, SPIN_ALONE, SPIN_TICKET, World};
 use crate::{Action, CancelError, CloseReason, LogLevel};
-use partita_model::{Limits, SessionId, SmSet};
+use partita_model::{Limits, SessionId, SmSet, TenantId};
 
 /// `CUDA_ERROR_LAUNCH_TIMEOUT`.
 const TIMEOUT: u32 = 702;
@@ -147,6 +147,9 @@ fn an_administrator_ends_launches() {
         world.start(a, 0, SHORT, 100);
         world.start(b, 0, LONG, 300);
         world.run_for(100);
+        let stranger = Some(TenantId(9_999));
+        let foreign = world.engine.cancel_launches(&mut world.device, a, stranger);
+        assert_eq!(foreign, Err(CancelError::Foreign(a)));
         assert_eq!(world.engine.cancel_launches(&mut world.device, a, None), Ok(()));
         assert_eq!((world.synchronize(a), world.synchronize(b)), (TIMEOUT, 0));
         world.finish();

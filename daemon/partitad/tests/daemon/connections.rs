@@ -33,16 +33,25 @@ fn is_answered(stream: &UnixStream) -> bool {
     peeked.is_ok()
 }
 
-/// Connects so often, and returns the connections that are not answered at once.
-fn crowd(daemon: &Daemon, connections: usize) -> (Vec<UnixStream>, Vec<UnixStream>) {
+/// Connects so often, waits until so many are refused, and returns those that are held and those
+/// that are refused.
+fn crowd(
+    daemon: &Daemon,
+    connections: usize,
+    refused: usize,
+) -> (Vec<UnixStream>, Vec<UnixStream>) {
     let all: Vec<UnixStream> = (0..connections).map(|_| connect(daemon)).collect();
     for mut stream in &all {
         // The refused may already be gone.
         let _ = stream.write_all(b"G");
     }
-    // Connections are accepted in order: this one is accepted after them.
-    drop(connect(daemon));
-    std::thread::sleep(Duration::from_millis(300));
+    let start = Instant::now();
+    while all.iter().filter(|stream| is_answered(stream)).count() < refused {
+        assert!(start.elapsed() < Duration::from_secs(5), "they are not refused");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // More than that may be on their way.
+    std::thread::sleep(Duration::from_millis(100));
     all.into_iter().partition(|stream| !is_answered(stream))
 }
 
@@ -78,7 +87,7 @@ fn a_request_that_comes_byte_by_byte_is_given_up() {
 #[test]
 fn one_user_has_so_many_connections() {
     let daemon = Daemon::start();
-    let (mut held, mut refused) = crowd(&daemon, 80);
+    let (mut held, mut refused) = crowd(&daemon, 80, 16);
     assert_eq!((held.len(), refused.len()), (64, 16));
     let (head, problem) = problem(refused.remove(0));
     assert!(head.starts_with("http/1.1 429"), "{head}");
@@ -98,7 +107,7 @@ fn users_take_no_places_of_root() {
     let Some(daemon) = open_daemon(&[]) else { return };
     let mut held = Vec::new();
     for uid in 1001..1007 {
-        let (mine, refused) = as_user(uid, || crowd(&daemon, 33));
+        let (mine, refused) = as_user(uid, || crowd(&daemon, 33, 1));
         assert_eq!((mine.len(), refused.len()), (32, 1), "uid {uid}");
         held.extend(mine);
     }
