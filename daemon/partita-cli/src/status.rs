@@ -80,7 +80,12 @@ fn render(report: &StatusReport) -> String {
     }
     let mut applications = applications(report);
     if applications.is_empty() {
-        text.push_str("\nNo application is connected. Start one with: partita run PROGRAM\n");
+        let of_yours = if report.other_users.is_some() { " of yours" } else { "" };
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            text,
+            "\nNo application{of_yours} is connected. Start one with: partita run PROGRAM"
+        );
     } else {
         let _ = write!(text, "\n{}", applications.render());
     }
@@ -291,7 +296,15 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         report.applications[0].stuck_ns = Some(2_000_000);
         let stuck = "\n\napplication 1 has made no progress for 2.0 ms: see `partita why`\n";
         assert!(render(&report).ends_with(stuck), "{}", render(&report));
+        report.gpu.last_restart = Some("partita-gpu ended (signal: 9)".into());
+        report.other_users = Some(OtherUsers { applications: 2, sms: 12, ..OtherUsers::default() });
+        let lines = "\nlast restart partita-gpu ended (signal: 9)\nother users  2 applications, 0 \
+                     sessions, 12 SMs, 0 B; only root and the daemon's user see more\n";
+        assert!(render(&report).contains(lines), "{}", render(&report));
         report.applications.clear();
+        let text = render(&report);
+        assert!(text.contains("\nNo application of yours is connected."), "{text}");
+        report.other_users = None;
         report.gpu.pid = 0;
         assert!(render(&report).contains("partita-gpu, not running, restarted"));
         assert!(
