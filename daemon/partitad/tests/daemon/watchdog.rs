@@ -3,6 +3,7 @@
 use super::{Daemon, wait_until_gone};
 use rustix::process::{Pid, Signal, kill_process};
 use std::path::Path;
+use std::time::{Duration, Instant};
 
 /// A daemon that takes its `partita-gpu` for hung after 2 s.
 fn impatient() -> (Daemon, tempfile::TempDir) {
@@ -52,13 +53,15 @@ fn a_daemon_that_was_stopped_kills_no_healthy_data_plane() {
     let before = daemon.status().gpu;
     let client = daemon.connect();
     for _ in 0..2 {
-        // Both, as when the machine is suspended; the daemon goes on first.
-        kill_process(daemon.pid(), Signal::STOP).unwrap();
+        // Both, as when the machine is suspended, with a heartbeat under way; the daemon goes on
+        // first. The last answer is then older than the limit.
         signal(before.pid, Signal::STOP);
         while !is_stopped(before.pid) {}
-        std::thread::sleep(std::time::Duration::from_secs(3));
+        std::thread::sleep(Duration::from_millis(500));
+        kill_process(daemon.pid(), Signal::STOP).unwrap();
+        std::thread::sleep(Duration::from_secs(3));
         kill_process(daemon.pid(), Signal::CONT).unwrap();
-        std::thread::sleep(std::time::Duration::from_millis(200));
+        std::thread::sleep(Duration::from_millis(200));
         signal(before.pid, Signal::CONT);
         client.check(&client.spin(10, 10));
     }
@@ -71,8 +74,8 @@ fn a_busy_data_plane_is_not_taken_for_hung() {
     let (daemon, _folder) = impatient();
     let client = daemon.connect();
     let held = client.hold(100, 8000);
-    let start = std::time::Instant::now();
-    while start.elapsed() < std::time::Duration::from_secs(5) {
+    let start = Instant::now();
+    while start.elapsed() < Duration::from_secs(5) {
         daemon.status();
     }
     client.release(held);
