@@ -154,6 +154,11 @@ impl Setup {
     pub fn open(&self) -> Result<EmulatedGpu, SpecError> {
         let mut spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
         spec.compute_capability = self.capability.unwrap_or(spec.compute_capability);
+        if self.options.timing == Timing::Off {
+            // CTAs that start on SMs of others leave at once, and cost the host more than the
+            // programs' own. Where no time is kept, no figure depends on them.
+            spec.sm_group = 1;
+        }
         Ok(EmulatedGpu::new(spec, self.options))
     }
 }

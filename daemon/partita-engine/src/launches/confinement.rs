@@ -136,6 +136,21 @@ impl Launches {
         (own.difference(&sms).len() <= own.len() / LEFT_OVER).then_some(sms)
     }
 
+    /// The SMs to which the device keeps the next helper grid of an application: all that it has
+    /// been granted, where the device keeps grids to any SMs. Where groups have several SMs, a
+    /// border that moves SM by SM would leave whole groups out.
+    pub(super) fn helpers_kept_to(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        place: Place,
+    ) -> Option<SmSet> {
+        let own = handover.granted(place.application).difference(&handover.stalled());
+        let is_single = turn.device.sm_groups().len() == handover.ledger().sm_count();
+        let kept = || self.kept_to_groups(turn, handover, own, place.stream);
+        is_single.then(kept).flatten().filter(|sms| *sms == own)
+    }
+
     /// SMs that launches as written keep to: what is free there is not in the ledger.
     pub(super) fn taken_as_written(&self) -> SmSet {
         let taken = self.records.values().filter(|launch| launch.is_original());

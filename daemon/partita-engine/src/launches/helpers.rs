@@ -144,8 +144,10 @@ impl Launches {
         let now = turn.now();
         let (staffing, wanted) = self.top_up(handover, id, now)?;
         let Some(wanted) = wanted else { return Ok((staffing, None)) };
-        // A helper grid is kept to no SMs: while borders move, SMs are granted behind its back.
-        let sent = self.send_helper(turn, window, (id, wanted.ctas, None), longest_task)?;
+        let place = self.known(id)?.place;
+        let kept_to = self.helpers_kept_to(turn, handover, place);
+        let ctas = if kept_to.is_some() { wanted.workers } else { wanted.ctas };
+        let sent = self.send_helper(turn, window, (id, ctas, kept_to), longest_task)?;
         if !matches!(sent, Sent::Later) {
             let latency = self.latency;
             let worker = self.known_mut(id)?.worker_mut().ok_or(Bug::WrongForm(id))?;

@@ -2,7 +2,10 @@
 //!
 //! A private daemon serves an emulated GPU that does not execute kernels: client, rings, data plane
 //! and engine remain. The same run measures a yardstick for each figure: a Unix socket, two pipes,
-//! `memcpy`. Kernels are launched as originals: no figure contains a worker's control block.
+//! `memcpy`. Kernels are launched as originals: none of these figures contains a worker's control
+//! block. [`crowds`] has programs whose kernels are executed as workers.
+
+mod crowds;
 
 use clap::Args;
 use partita_cli::api::{ApiError, Target};
@@ -26,15 +29,20 @@ Examples:
       measure latencies, launches per second, copies, fairness and memory with 256 clients
   partita bench wire --clients 32 --launching 8 --json | jq '.metrics[] | {name, value, met}'
       measure with fewer clients, and print JSON
+  partita bench wire --quick
+      measure with a hundredth of the work and crowds of 16 and 64 programs
 
 No other program should run: it slows figures and yardsticks by different factors.";
 
 /// The device: everything of the emulated GPU but the kernels.
 const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
 const LAUNCHES: usize = 200_000;
+const CTAS: u32 = 1000;
 const ROUND_TRIPS: usize = 20_000;
 const COPY_BYTES: usize = 64 << 20;
 const COPIES: usize = 9;
+/// The work of `--quick` is divided by this.
+const QUICK_SCALE: u32 = 100;
 const FAIRNESS: Duration = Duration::from_secs(2);
 
 /// A kernel with parameters of a usual size.
@@ -67,6 +75,10 @@ pub struct WireArgs {
     #[arg(long, value_name = "N", default_value_t = 1, hide = true,
         value_parser = clap::value_parser!(u32).range(1..=1000))]
     scale: u32,
+
+    /// Measure less: whether everything works, within a minute.
+    #[arg(long)]
+    quick: bool,
 
     /// Print JSON.
     #[arg(long)]
@@ -107,7 +119,9 @@ impl WireArgs {
         self.one(ChildDaemon::start(&parts, &[])?.folder(), &mut metrics)?;
         // Memory that the launches of one client leave behind would hide what the crowd takes.
         let daemon = ChildDaemon::start(&parts, &[])?;
-        self.crowd(daemon.folder(), FAIRNESS / self.scale, &mut metrics)?;
+        self.crowd(daemon.folder(), FAIRNESS / self.scale(), &mut metrics)?;
+        drop(daemon);
+        crowds::measure(self.quick, &mut metrics)?;
         Ok(Report {
             bench: "wire".into(),
             device: format!("{DEVICE}, host time"),
@@ -116,9 +130,13 @@ impl WireArgs {
         })
     }
 
+    fn scale(&self) -> u32 {
+        if self.quick { self.scale.max(QUICK_SCALE) } else { self.scale }
+    }
+
     /// One client: launches, round trips, copies.
     fn one(&self, folder: &Path, metrics: &mut Vec<Metric>) -> Result<(), WireError> {
-        let scaled = |count: usize| (count / self.scale as usize).max(16);
+        let scaled = |count: usize| (count / self.scale() as usize).max(16);
         let client = Client::connect(folder)?;
         launches(&client, scaled(LAUNCHES), scaled(ROUND_TRIPS), metrics)?;
         round_trips(&client.session, scaled(ROUND_TRIPS), metrics)?;
@@ -152,7 +170,7 @@ impl WireArgs {
             let mut done = 0;
             while !stop.load(Ordering::Relaxed) {
                 for _ in 0..64 {
-                    client.launch()?;
+                    client.launch(CTAS)?;
                 }
                 client.session.synchronize(None)?;
                 done += 64;
@@ -200,11 +218,11 @@ impl Client {
         Ok(Client { session, module })
     }
 
-    fn launch(&self) -> Result<(), CallError> {
+    fn launch(&self, ctas: u32) -> Result<(), CallError> {
         self.session.launch(Launch {
             module: self.module.module,
             kernel: 0,
-            grid: Dim3::linear(1000),
+            grid: Dim3::linear(ctas),
             block: Dim3::linear(256),
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
@@ -244,10 +262,10 @@ fn launches(
     round_trips: usize,
     metrics: &mut Vec<Metric>,
 ) -> Result<(), WireError> {
-    client.launch()?;
+    client.launch(CTAS)?;
     client.session.synchronize(None)?;
     let start = Instant::now();
-    let times = timed(count, || client.launch())?;
+    let times = timed(count, || client.launch(CTAS))?;
     client.session.synchronize(None)?;
     let rate = count as f64 / start.elapsed().as_secs_f64();
     let launch = median(times);
