@@ -47,6 +47,9 @@ pub struct EngineConfig {
     pub no_progress: Nanos,
     /// The same for kernels that run alone, whose progress cannot be seen, while others wait.
     pub alone: Nanos,
+    /// Host time for which the device may run a launch that completes no CTA while others wait for
+    /// it. Only [`crate::Engine::device_worked`] lets this time pass.
+    pub hold_up: Nanos,
     /// Entries that the trace keeps.
     pub trace_entries: usize,
 }
@@ -70,6 +73,7 @@ impl Default for EngineConfig {
             session_allocations: 1 << 20,
             no_progress: Nanos(1_000_000_000),
             alone: Nanos(10_000_000_000),
+            hold_up: Nanos(30_000_000_000),
             trace_entries: 1 << 18,
         }
     }

@@ -105,6 +105,13 @@ impl Engine {
         self.machines.launches.tick_at().into_iter().chain(due).min()
     }
 
+    /// The device has run for `spent` more of the host's time. An emulated GPU may take minutes for
+    /// a second of device time, so launches that keep others waiting are judged by this time too.
+    /// Where nobody calls this, device time alone counts, and runs repeat exactly.
+    pub fn device_worked(&mut self, device: &mut dyn Device, spent: Nanos) {
+        self.turn(device, |machines, turn| machines.watch_host_time(turn, spent));
+    }
+
     /// The next action for the shell.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.common.actions.pop_front()
@@ -257,7 +264,9 @@ impl Engine {
     pub fn set_limits(&mut self, limits: &Limits) {
         let nanos = |ms: u32| Nanos(u64::from(ms) * 1_000_000);
         let config = &mut self.common.config;
-        (config.no_progress, config.alone) = (nanos(limits.no_progress_ms), nanos(limits.alone_ms));
+        config.no_progress = nanos(limits.no_progress_ms);
+        config.alone = nanos(limits.alone_ms);
+        config.hold_up = nanos(limits.hold_up_ms);
     }
 
     /// Changes whether first launches of kernels are counted from now on.

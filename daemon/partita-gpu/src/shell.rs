@@ -58,6 +58,12 @@ const POLLS_PER_TURN: u32 = 64;
 /// call.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
+/// How much host time the device runs before launches are judged by it.
+const HOST_TIME_TICK: Duration = Duration::from_millis(100);
+
+/// The most host time that counts of one poll. A stopped process does not run the device.
+const LONGEST_POLL: Duration = Duration::from_millis(200);
+
 /// Bounds of the budget that is adapted to `DEVICE_TURN`, in warp instructions.
 const FEWEST_INSTRUCTIONS: u64 = 1 << 10;
 const MOST_INSTRUCTIONS: u64 = 1 << 24;
@@ -164,6 +170,8 @@ pub struct Shell {
     events: Vec<Event>,
     pacer: Pacer,
     memory: memory::MemoryWatch,
+    /// Host time for which the device ran, of which the engine has not been told.
+    worked: Duration,
     /// The time of the last check of the descriptors.
     looked: Instant,
 }
@@ -226,6 +234,7 @@ impl Shell {
             device_activity: Activity::Busy,
             instructions: FEWEST_INSTRUCTIONS,
             events: Vec::new(),
+            worked: Duration::ZERO,
             looked: Instant::now(),
         };
         shell.set_unfenced(&[]);
@@ -400,12 +409,19 @@ impl Shell {
     /// Lets the device advance and the engine handle the events. False where there were none.
     fn poll_device(&mut self, until: Option<Nanos>) -> Result<bool, ShellError> {
         let horizon = Horizon { until, warp_instructions: self.instructions };
+        let start = Instant::now();
         self.device_activity = self.device.poll(horizon, &mut self.events);
+        self.worked += start.elapsed().min(LONGEST_POLL);
         let mut any = !self.events.is_empty();
         for event in self.events.drain(..) {
             self.engine.handle_event(self.device.as_mut(), event);
             // The engine may have enqueued new work.
             self.device_activity = Activity::Busy;
+        }
+        if self.worked >= HOST_TIME_TICK {
+            let spent = std::mem::take(&mut self.worked).as_nanos();
+            let spent = Nanos(u64::try_from(spent).unwrap_or(u64::MAX));
+            self.engine.device_worked(self.device.as_mut(), spent);
         }
         if self.engine.next_timer().is_some_and(|timer| timer <= self.device.now()) {
             self.engine.handle_timer(self.device.as_mut());

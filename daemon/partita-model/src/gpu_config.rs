@@ -92,19 +92,24 @@ pub struct HostMemoryLimits {
     pub tenants: Vec<MemoryQuota>,
 }
 
-/// The device time, in milliseconds, after which a launch without progress is stuck. A stuck launch
-/// is ended where it holds SMs that another application was given, or keeps others waiting.
+/// Limits of launches without progress, in milliseconds. A launch beyond a limit is ended where it
+/// holds SMs that another application was given, or keeps others waiting.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// Of workers and tickets: the longest time without a completed CTA.
+    /// Of workers and tickets: the longest device time without a completed CTA.
     pub no_progress_ms: u32,
-    /// Of a kernel that runs alone, whose progress is not visible: its longest duration.
+    /// Of a kernel that runs alone, whose progress is not visible: its longest duration in device
+    /// time.
     pub alone_ms: u32,
+    /// Of every launch: the longest time of the host for which the device runs, no CTA of the
+    /// launch completes, and others wait for it.
+    pub hold_up_ms: u32,
 }
 
 impl Default for Limits {
-    /// CTAs of 1 s and kernels of 10 s are rare.
+    /// CTAs of 1 s and kernels of 10 s are rare. An emulated GPU takes seconds of the host's time
+    /// for a legitimate CTA where thousands run at once.
     fn default() -> Self {
-        Limits { no_progress_ms: 1_000, alone_ms: 10_000 }
+        Limits { no_progress_ms: 1_000, alone_ms: 10_000, hold_up_ms: 30_000 }
     }
 }

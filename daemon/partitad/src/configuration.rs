@@ -57,6 +57,9 @@ pub struct PolicySection {
     pub sessions_per_user: Option<Spanned<i64>>,
     /// A `partita-gpu` that answers nothing for this many milliseconds is hung.
     pub hung_after_ms: Option<Spanned<i64>>,
+    /// A launch that completes no CTA may keep others waiting for this many milliseconds of the
+    /// host's time.
+    pub hold_up_ms: Option<Spanned<i64>>,
     /// When kernels run as they were written: `alone` or `never`.
     pub originals: Originals,
 }
@@ -231,10 +234,11 @@ impl PolicySection {
             unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
         }
         let PolicySection { selector, supply, originals, .. } = *self;
-        let Limits { no_progress_ms, alone_ms } = Limits::default();
+        let Limits { no_progress_ms, alone_ms, hold_up_ms } = Limits::default();
         let limits = Limits {
             no_progress_ms: within(context, self.no_progress_ms.as_ref(), "ms", 1, no_progress_ms)?,
             alone_ms: within(context, self.alone_ms.as_ref(), "ms", 1, alone_ms)?,
+            hold_up_ms: within(context, self.hold_up_ms.as_ref(), "ms", 1, hold_up_ms)?,
         };
         let HungAfter(default) = HungAfter::default();
         let hung_after = self.hung_after_ms.as_ref();
@@ -447,8 +451,8 @@ mod tests {
             (config.partitioner, config.supply),
             (PartitionerKind::CdSearch, SupplyModel::Bottleneck)
         );
-        let limits = parse("[policy]\nno_progress_ms = 5").unwrap().limits;
-        assert_eq!(limits, Limits { no_progress_ms: 5, ..Limits::default() });
+        let limits = parse("[policy]\nno_progress_ms = 5\nhold_up_ms = 7").unwrap().limits;
+        assert_eq!(limits, Limits { no_progress_ms: 5, hold_up_ms: 7, ..Limits::default() });
         let config = parse("[policy]\nhung_after_ms = 2000").unwrap();
         assert_eq!(config.hung_after, HungAfter(2000));
         let config = parse("[policy]\nsessions_per_user = 3").unwrap();

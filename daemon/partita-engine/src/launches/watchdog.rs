@@ -7,17 +7,26 @@
 //! alone, is ended: its session fails with `CUDA_ERROR_LAUNCH_TIMEOUT`. Time does not count while
 //! all its workers wait on stalled SMs.
 //!
+//! An emulated GPU may take minutes of the host's time for a second of device time. So a launch
+//! that is in the way is judged by host time too: by the time for which the device ran, no CTA was
+//! seen to complete, and others waited ([`crate::EngineConfig::hold_up`]). The shell says how much
+//! has passed. Where it says nothing, as in simulations and replays, device time alone counts.
+//!
 //! Nothing is seen of a kernel in its original form before its end. So its whole time counts,
 //! against [`crate::EngineConfig::alone`], and it is in the way of every other application that
 //! waits. The same time counts for machine code, which is in the way of the new owners of its SMs.
 
 use super::Launches;
 use super::original::Original;
-use super::spec::{Launch, Run};
+use super::spec::{Claims, Launch, Run};
 use crate::LogLevel;
 use crate::handover::Handover;
 use crate::turn::{Bug, Turn};
 use partita_model::{ApplicationId, CudaResult, LaunchId, Nanos, SessionId};
+use std::time::Duration;
+
+/// The part of the limit of host time after which a launch is reported, as a divisor.
+const WARNED_AT: u64 = 4;
 
 /// Since when a launch gets nowhere.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -26,11 +35,24 @@ pub(crate) struct Watch {
     completed: u64,
     /// The time without progress, once that is longer than the limit.
     stuck: Option<Nanos>,
+    held_up: HeldUp,
+}
+
+/// How long a launch has held others up without progress, in host time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+struct HeldUp {
+    time: Nanos,
+    completed: u64,
 }
 
 impl Watch {
     pub(crate) const fn new(now: Nanos) -> Self {
-        Watch { since: now, completed: 0, stuck: None }
+        Watch {
+            since: now,
+            completed: 0,
+            stuck: None,
+            held_up: HeldUp { time: Nanos(0), completed: 0 },
+        }
     }
 }
 
@@ -80,7 +102,8 @@ impl Launches {
         let in_the_way = !moves && self.is_in_the_way(handover, launch);
         let launch = self.known_mut(id)?;
         if moves {
-            launch.watch = Watch { since: now, completed, stuck: None };
+            let held_up = HeldUp { time: Nanos(0), completed };
+            launch.watch = Watch { since: now, completed, stuck: None, held_up };
             return Ok(());
         }
         let is_new = launch.watch.stuck.replace(time).is_none();
@@ -91,6 +114,59 @@ impl Launches {
             turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
         } else if is_new {
             let text = format!("{application} ({name}): {what}");
+            turn.log(LogLevel::Warning, Some(session), text);
+        }
+        Ok(())
+    }
+
+    /// Looks whether a launch of an open session holds others up. The device has run for `spent`
+    /// more of the host's time.
+    pub(crate) fn watch_host_time(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        (id, name): (LaunchId, &str),
+        spent: Nanos,
+    ) -> Result<(), Bug> {
+        let launch = self.known(id)?;
+        let (completed, waits) = match launch.claims() {
+            Some(Claims { seen, .. }) => {
+                (seen.completed, seen.live_total() == seen.live_on(&handover.stalled()))
+            }
+            // A device that counts tells the progress of originals.
+            None => {
+                let counting = turn.device.counting();
+                let grid = counting.and_then(|counting| counting.grid_counters(launch.place.main));
+                (grid.map_or(0, |counters| counters.ctas), false)
+            }
+        };
+        let before = launch.watch.held_up;
+        let moves = waits || completed > before.completed;
+        let time = match moves || !self.is_in_the_way(handover, launch) {
+            true => Nanos(0),
+            false => before.time + spent,
+        };
+        let launch = self.known_mut(id)?;
+        launch.watch.held_up = HeldUp { time, completed };
+        let limit = turn.config().hold_up;
+        let early = Nanos(limit.0 / WARNED_AT);
+        let (session, application) = (launch.place.session, launch.place.application);
+        let kernel = &launch.spec.kernel.name;
+        let who = format!("{application} ({name}): kernel `{kernel}` has completed no CTA for");
+        let seconds = |time: Nanos| Duration::from_millis(time.0 / 1_000_000).as_secs_f64();
+        if time >= limit {
+            let text = format!(
+                "{who} {:.1} s of the host's time while others waited for it: it is ended; \
+                 `hold_up_ms` of the configuration is the limit",
+                seconds(time)
+            );
+            turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
+        } else if before.time < early && time >= early {
+            let text = format!(
+                "{who} {:.1} s of the host's time while others wait for it; it is ended at {:.1} s",
+                seconds(time),
+                seconds(limit)
+            );
             turn.log(LogLevel::Warning, Some(session), text);
         }
         Ok(())

@@ -2,7 +2,7 @@
 
 use super::Machines;
 use crate::effects::Effect;
-use crate::launches::Staffing;
+use crate::launches::{Launch, Staffing};
 use crate::turn::{Bug, Turn};
 use partita_model::{ApplicationId, LaunchId, Nanos};
 
@@ -88,6 +88,22 @@ impl Machines {
         }
         let name = self.sessions.application(place.application).map_or("", |a| &a.name);
         self.launches.watch(turn, &self.handover, id, name)
+    }
+
+    /// Looks at every launch by host time: the device has run for `spent` more of it. Nothing is
+    /// read from the device's memory, so looks at other moments decide nothing else.
+    pub(crate) fn watch_host_time(&mut self, turn: &mut Turn<'_>, spent: Nanos) {
+        for id in self.launches.front_ids() {
+            let place = self.launches.get(id).map(Launch::place);
+            let Some(place) = turn.sound(place.ok_or(Bug::NoLaunch(id))) else { continue };
+            // What has failed is being ended.
+            if !self.sessions.get(place.session).is_some_and(|session| session.is_open()) {
+                continue;
+            }
+            let name = self.sessions.application(place.application).map_or("", |a| &a.name);
+            let watched = self.launches.watch_host_time(turn, &self.handover, (id, name), spent);
+            turn.sound(watched);
+        }
     }
 
     /// Sends workers where some are missing.

@@ -12,7 +12,7 @@ const WAYS: [bool; 2] = [true, false];
 fn world(can_cancel: bool) -> World {
     let mut world = World::new(8);
     world.device.can_cancel = can_cancel;
-    world.engine.set_limits(&Limits { no_progress_ms: 1, alone_ms: 3 });
+    world.engine.set_limits(&Limits { no_progress_ms: 1, alone_ms: 3, ..Limits::default() });
     world
 }
 
@@ -154,4 +154,44 @@ fn an_administrator_ends_launches() {
         assert_eq!((world.synchronize(a), world.synchronize(b)), (TIMEOUT, 0));
         world.finish();
     }
+}
+
+#[test]
+fn host_time_counts_while_others_wait_and_nothing_gets_on() {
+    let seconds = |seconds: u64| partita_model::Nanos(seconds * 1_000_000_000);
+    for kernel in [SPIN, SPIN_TICKET, SPIN_ALONE] {
+        let mut world = World::new(8);
+        let ((a, _), (b, _)) = (world.session(), world.session());
+        world.start(a, 0, kernel, 200);
+        world.run_for(100);
+        // Nobody waits.
+        world.engine.device_worked(&mut world.device, seconds(100));
+        world.start(b, 0, MEDIUM, 20);
+        world.run_for(100);
+        for _ in 0..29 {
+            world.engine.device_worked(&mut world.device, seconds(1));
+        }
+        world.run_for(100);
+        assert_eq!(world.engine.application_reports()[0].sessions, vec![a]);
+        assert_eq!(warnings(&world).len(), 1, "{:?}", warnings(&world));
+        world.engine.device_worked(&mut world.device, seconds(1));
+        assert_eq!((world.synchronize(b), world.synchronize(a)), (0, TIMEOUT));
+        assert!(warnings(&world).iter().any(|text| text.contains("hold_up_ms")));
+        world.finish();
+    }
+}
+
+#[test]
+fn host_time_does_not_count_where_ctas_complete() {
+    let mut world = World::new(8);
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    world.start(a, 0, LONG, 4_000);
+    world.run_for(200);
+    world.start(b, 0, ALONE, 20);
+    for _ in 0..8 {
+        world.engine.device_worked(&mut world.device, partita_model::Nanos(29_000_000_000));
+        world.run_for(1_000);
+    }
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    world.finish();
 }

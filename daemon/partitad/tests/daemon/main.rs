@@ -5,6 +5,7 @@
 
 mod connections;
 mod crowd;
+mod endless;
 mod gpus;
 mod log;
 mod memory;
