@@ -18,11 +18,13 @@ const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, memcheck=on, guard
     seed=NUMBER, sharing=spatial, sharing=timeslice, sharing=mps, \
                      thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, \
                      call=NANOSECONDS, call=off, \
-                     patience=MILLISECONDS, together=PROGRAMS, part=INDEX/COUNT";
+                     patience=MILLISECONDS, budget=MILLISECONDS, budget=off, \
+                     together=PROGRAMS, part=INDEX/COUNT";
 
 /// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the
-/// host's side, and a second of patience.
-pub const HOST_TIME: HostTime = HostTime { call: Nanos(2_000), patience_ms: 1_000, together: 1 };
+/// host's side, a second of patience, and 10 s for which a program may hold up others.
+pub const HOST_TIME: HostTime =
+    HostTime { call: Nanos(2_000), patience_ms: 1_000, together: 1, budget_ms: Some(10_000) };
 
 /// What a device text says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -132,12 +134,21 @@ impl Setup {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
                     host_time.patience_ms = millis.parse().map_err(unknown)?;
                 }
+                ("budget", Some("off")) => host_time.budget_ms = None,
+                ("budget", Some(millis)) => {
+                    let unknown = |_| SetupError::UnknownOption(option.to_owned());
+                    host_time.budget_ms = Some(millis.parse().map_err(unknown)?);
+                }
                 ("together", Some(programs)) => {
                     let unknown = |_| SetupError::UnknownOption(option.to_owned());
                     host_time.together = programs.parse().map_err(unknown)?;
                 }
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
+        }
+        // Programs that start together are measured, and wait for each other as long as it takes.
+        if host_time.together > 1 && !seen.contains(&"budget") {
+            host_time.budget_ms = None;
         }
         setup.options.host_time = charged.then_some(host_time);
         // Without the option `sharing`, kernels are recorded as they were written.

@@ -15,9 +15,13 @@
 //! stands still shows nothing. A kernel that finds its host memory through other memory has the
 //! whole patience.
 //!
-//! This is a conservative simulation with the charge as look-ahead. Where no patience is exceeded,
-//! the order of calls and their device times depend on the programs alone, as long as each program
-//! calls from one thread at a time.
+//! A program that calls again and again within its patience would hold up all others. The host time
+//! for which it does is taken from a budget, of which it earns a tenth of the host time again.
+//! Without budget a program has no patience left to use.
+//!
+//! This is a conservative simulation with the charge as look-ahead. Where no patience and no budget
+//! is exceeded, the order of calls and their device times depend on the programs alone, as long as
+//! each program calls from one thread at a time.
 
 use partita_model::{HostTime, Nanos};
 use std::time::{Duration, Instant};
@@ -29,6 +33,9 @@ const PREPARING: u32 = 30;
 /// within this time, a program whose kernels do not wait stays deterministic.
 const AWAITED: Duration = Duration::from_millis(10);
 
+/// The part of the host time that passes and is added to a session's budget again, as a divisor.
+const EARNED: u32 = 10;
+
 /// The pace of one session.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
@@ -37,6 +44,22 @@ pub struct Pace {
     /// The host time of the session's last call or answer.
     heard: Instant,
     late: bool,
+    held_up: HeldUp,
+}
+
+/// The host time for which a session has held others up, less what it has earned since.
+#[derive(Clone, Copy, Debug)]
+struct HeldUp {
+    time: Duration,
+    /// When `time` was true.
+    at: Instant,
+    is_reported: bool,
+}
+
+impl HeldUp {
+    fn time(&self, host: Instant) -> Duration {
+        self.time.saturating_sub(host.saturating_duration_since(self.at) / EARNED)
+    }
 }
 
 impl Pace {
@@ -89,7 +112,8 @@ impl Pacer {
     /// A session arrives.
     pub fn arrives(&mut self, device: Nanos, host: Instant) -> Pace {
         self.arrived = self.arrived.saturating_add(1);
-        Pace { next: device, heard: host, late: false }
+        let held_up = HeldUp { time: Duration::ZERO, at: host, is_reported: false };
+        Pace { next: device, heard: host, late: false, held_up }
     }
 
     /// Whether programs are still missing that start together.
@@ -107,7 +131,8 @@ impl Pacer {
     /// A session has called.
     pub fn goes_on(&self, pace: &mut Pace, device: Nanos, host: Instant) {
         let charge = self.rules.map_or(Nanos(0), |rules| rules.call);
-        *pace = Pace { next: pace.next.max(device + charge), heard: host, late: false };
+        let next = pace.next.max(device + charge);
+        *pace = Pace { next, heard: host, late: false, ..*pace };
     }
 
     /// A waiting session is answered and goes on. Whether it waited is open before the moment of
@@ -119,6 +144,22 @@ impl Pacer {
         } else {
             pace.heard = host;
         }
+    }
+
+    /// A session has held others up for `spent` until `host`. The budget, where the session has
+    /// used it up for the first time.
+    pub fn holds_up(&self, pace: &mut Pace, host: Instant, spent: Duration) -> Option<Duration> {
+        let budget = self.budget()?;
+        let held_up = &mut pace.held_up;
+        held_up.time = held_up.time(host) + spent;
+        held_up.at = host;
+        let is_news = held_up.time >= budget && !held_up.is_reported;
+        held_up.is_reported |= is_news;
+        is_news.then_some(budget)
+    }
+
+    fn budget(&self) -> Option<Duration> {
+        Some(Duration::from_millis(self.rules?.budget_ms?.into()))
     }
 
     /// The device time up to which the device may go for a session that does not wait for it;
@@ -135,7 +176,9 @@ impl Pacer {
         let patience = Duration::from_millis(rules.patience_ms.into());
         let patience = if prepares { patience * PREPARING } else { patience };
         let silent = moment.host.saturating_duration_since(pace.heard);
-        if silent < patience && (silent < AWAITED || !awaited()) {
+        let spent = pace.held_up.time(moment.host);
+        let has_budget = self.budget().is_none_or(|budget| spent < budget);
+        if has_budget && silent < patience && (silent < AWAITED || !awaited()) {
             return Some(pace.next);
         }
         if !pace.late && (moment.time_passes || moment.device > pace.next) {
@@ -150,7 +193,8 @@ impl Pacer {
 mod tests {
     use super::*;
 
-    const RULES: HostTime = HostTime { call: Nanos(2_000), patience_ms: 100, together: 1 };
+    const RULES: HostTime =
+        HostTime { call: Nanos(2_000), patience_ms: 100, together: 1, budget_ms: Some(500) };
 
     /// A device with work, at this time.
     fn busy(device: u64, host: Instant) -> Moment {
@@ -222,6 +266,33 @@ mod tests {
         // Another session's calls have taken the device further.
         let passed = Moment { device: Nanos(6), ..idle };
         assert_eq!((pacer.bound(&mut pace, passed, false, || false), pacer.exceeded()), (None, 1));
+    }
+
+    #[test]
+    fn who_has_held_up_others_for_long_holds_them_up_no_more() {
+        let mut pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut pace = pacer.arrives(Nanos(0), start);
+        for call in 1..=5 {
+            let host = at(call * 90);
+            let spent = Duration::from_millis(90);
+            assert_eq!(pacer.holds_up(&mut pace, host, spent), None, "{call}");
+            pacer.goes_on(&mut pace, Nanos(0), host);
+            let bound = pacer.bound(&mut pace, busy(0, host), false, || false);
+            assert_eq!(bound, Some(Nanos(2_000)), "{call}");
+        }
+        let budget = Duration::from_millis(500);
+        let spent = Duration::from_millis(200);
+        assert_eq!(pacer.holds_up(&mut pace, at(650), spent), Some(budget));
+        let again = pacer.holds_up(&mut pace, at(650), Duration::ZERO);
+        assert_eq!(again, None, "it is said once");
+        pacer.goes_on(&mut pace, Nanos(0), at(650));
+        assert_eq!(pacer.bound(&mut pace, busy(0, at(700)), true, || false), None);
+        // A tenth of the time is earned.
+        pacer.goes_on(&mut pace, Nanos(0), at(2_000));
+        let bound = pacer.bound(&mut pace, busy(0, at(2_000)), false, || false);
+        assert_eq!(bound, Some(Nanos(2_000)));
     }
 
     #[test]

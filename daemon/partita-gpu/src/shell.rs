@@ -170,6 +170,8 @@ pub struct Shell {
     events: Vec<Event>,
     pacer: Pacer,
     memory: memory::MemoryWatch,
+    /// Since when sessions hold the device's time up, at the last look.
+    held_since: Option<Instant>,
     /// Host time for which the device ran, of which the engine has not been told.
     worked: Duration,
     /// The time of the last check of the descriptors.
@@ -234,6 +236,7 @@ impl Shell {
             device_activity: Activity::Busy,
             instructions: FEWEST_INSTRUCTIONS,
             events: Vec::new(),
+            held_since: None,
             worked: Duration::ZERO,
             looked: Instant::now(),
         };
@@ -253,7 +256,9 @@ impl Shell {
             if self.device_activity != Activity::Idle || self.pacer.rules().is_some() {
                 self.advance_device()?;
             }
-            let pause = match (restless, self.device_activity, self.bound()) {
+            let bound = self.bound();
+            self.charge_holders(bound);
+            let pause = match (restless, self.device_activity, bound) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
                 (false, Activity::Watching, None) => Pause::Held,

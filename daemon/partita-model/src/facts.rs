@@ -83,6 +83,10 @@ pub struct HostTime {
     /// Number of programs that must have come before anything runs, so that they start at the same
     /// device time.
     pub together: u32,
+    /// Host time in milliseconds for which one program may hold up the device's time while others
+    /// wait for the device. A tenth of the time that passes is added to it again. `None`: no limit.
+    #[serde(default)]
+    pub budget_ms: Option<u32>,
 }
 
 /// The fixed properties of a device. Limits are those of CUDA's device attributes of the same

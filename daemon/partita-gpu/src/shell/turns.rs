@@ -84,6 +84,37 @@ impl Shell {
         self.seats.iter_mut().filter(free).filter_map(bound).min()
     }
 
+    /// Charges the sessions that hold the device's time up for what has passed since the last look,
+    /// while others wait for the device.
+    pub(super) fn charge_holders(&mut self, bound: Option<Nanos>) {
+        let device = self.device.now();
+        let is_held = bound.is_some_and(|bound| bound <= device) && !self.pacer.gathers();
+        let now = Instant::now();
+        let since = std::mem::replace(&mut self.held_since, is_held.then_some(now));
+        let Some(since) = since.filter(|_| is_held) else { return };
+        // Others wait for the device, or have called, and their turn comes later.
+        let time_passes = self.time_passes();
+        let is_held_up = |seat: &mut Seat| seat.has_news() || time_passes && seat.session.waits();
+        if !self.seats.values_mut().any(is_held_up) {
+            return;
+        }
+        let spent = now.saturating_duration_since(since);
+        for (id, seat) in &mut self.seats {
+            let holds = seat.pace.next() <= device && !seat.session.waits() && !seat.has_news();
+            if !holds || seat.is_held(&self.engine, *id) {
+                continue;
+            }
+            if let Some(budget) = self.pacer.holds_up(&mut seat.pace, now, spent) {
+                tracing::warn!(
+                    session = id.0,
+                    "the program has held up the emulated time of others for {} s: the device no \
+                     longer waits for its calls; `budget=MILLISECONDS` of the device is the limit",
+                    budget.as_secs_f64()
+                );
+            }
+        }
+    }
+
     fn moment(&self, host: Instant) -> Moment {
         Moment { device: self.device.now(), host, time_passes: self.time_passes() }
     }

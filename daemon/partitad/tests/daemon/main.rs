@@ -7,6 +7,7 @@ mod connections;
 mod crowd;
 mod endless;
 mod gpus;
+mod hold_up;
 mod log;
 mod memory;
 mod rights;
