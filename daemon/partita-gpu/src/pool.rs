@@ -1,35 +1,46 @@
 //! Threads that prepare modules beside the owner thread, and what they have prepared before.
 //!
-//! Results come back over a channel; an eventfd wakes whoever sleeps for them. What was prepared is
-//! kept by content, up to a bound, so that the second program with the same kernels does not wait.
-//! An entry holds the whole image and is used only where every byte of it is equal: no tenant can
-//! make another run its code by a collision of hashes.
+//! The threads take turns by tenant ([`queue`]). Results come back over a channel; an eventfd wakes
+//! whoever sleeps for them. What was prepared is kept by content ([`cache`]), so that the second
+//! program with the same kernels does not wait.
+//!
+//! A module that takes too long, or whose session has ended, is given up: the long loops of its
+//! preparation ask for that ([`partita_ptx::Stop`]).
 
-use crate::prepare::{Prepared, Target, prepare};
+use crate::prepare::{Bounds, Prepared, Target, prepare_within};
 use crate::store::Store;
 use crate::uploads::Image;
-use lru::LruCache;
 use partita_engine::{PrepareError, Purpose, RegisterBound};
 use partita_model::request::ModuleHandle;
-use partita_model::{CudaResult, KernelProfile, LaunchShape, Originals, SessionId};
+use partita_model::{CudaResult, KernelProfile, LaunchShape, Limits, Originals, SessionId};
+use partita_ptx::Stop;
 use rustix::event::{EventfdFlags, eventfd};
-use std::hash::RandomState;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 use std::{io, thread};
+
+mod cache;
+mod queue;
+
+use cache::{Cache, Key};
+pub use queue::Owner;
+use queue::{Begun, Queue};
 
 /// The most bytes of images and texts in the cache.
 const CACHE_BYTES: usize = 128 << 20;
 
-/// A module to prepare, and the session that asked.
+/// A module to prepare.
 struct Job {
     session: SessionId,
     module: ModuleHandle,
     image: Image,
     purpose: Purpose,
     originals: Originals,
+    limits: Limits,
 }
 
 /// What is kept of kernels, by the hashes of their code.
@@ -49,9 +60,25 @@ pub struct Outcome {
 
 /// The threads.
 pub struct Pool {
-    jobs: Sender<Job>,
+    shared: Arc<Shared>,
     outcomes: Receiver<Outcome>,
-    news: Arc<OwnedFd>,
+    limits: Limits,
+}
+
+/// What the threads share.
+struct Shared {
+    jobs: Mutex<Jobs>,
+    /// A job has come or ended, or the pool ends.
+    changed: Condvar,
+    cache: Mutex<Cache>,
+    news: OwnedFd,
+    target: Target,
+    store: Option<Arc<Store>>,
+}
+
+struct Jobs {
+    queue: Queue<Job>,
+    is_closed: bool,
 }
 
 impl Pool {
@@ -60,61 +87,110 @@ impl Pool {
     /// # Errors
     /// Where the system has none, or no descriptor.
     pub fn start(threads: usize, target: Target, store: Option<&Arc<Store>>) -> io::Result<Pool> {
-        let (jobs, waiting) = channel::<Job>();
         let (sender, outcomes) = channel();
-        let waiting = Arc::new(Mutex::new(waiting));
-        let cache = Arc::new(Mutex::new(Cache::new(CACHE_BYTES)));
-        let news = Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?);
+        let shared = Arc::new(Shared {
+            jobs: Mutex::new(Jobs { queue: Queue::new(threads), is_closed: false }),
+            changed: Condvar::new(),
+            cache: Mutex::new(Cache::new(CACHE_BYTES)),
+            news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
+            target,
+            store: store.cloned(),
+        });
         for _ in 0..threads {
-            let (waiting, cache, news) =
-                (Arc::clone(&waiting), Arc::clone(&cache), Arc::clone(&news));
-            let sender = sender.clone();
-            let store = store.cloned();
-            thread::Builder::new().name("prepare".into()).spawn(move || {
-                loop {
-                    // The thread holds the lock while it waits. The next thread takes the lock
-                    // together with the next job.
-                    let job = waiting.lock().unwrap_or_else(PoisonError::into_inner).recv();
-                    let Ok(Job { session, module, image, purpose, originals }) = job else {
-                        return;
-                    };
-                    let target = Target { originals, ..target };
-                    let result = prepare_once(&cache, image, target, &purpose);
-                    let kept = kept(store.as_deref(), result.as_deref().ok());
-                    if sender.send(Outcome { session, module, result, kept }).is_err() {
-                        return;
-                    }
-                    // A full counter has already woken the reader.
-                    let _ = rustix::io::write(&news, &1_u64.to_ne_bytes());
-                }
-            })?;
+            let (shared, sender) = (Arc::clone(&shared), sender.clone());
+            thread::Builder::new().name("prepare".into()).spawn(move || shared.work(&sender))?;
         }
-        Ok(Pool { jobs, outcomes, news })
+        Ok(Pool { shared, outcomes, limits: Limits::default() })
     }
 
-    /// Prepares an image when a thread is free. An image that was prepared before comes as it was
-    /// prepared then, if it was prepared with the same `originals`.
+    /// Bounds the preparation of modules that are submitted from now on.
+    pub fn set_limits(&mut self, limits: &Limits) {
+        self.limits = *limits;
+    }
+
+    /// Prepares an image when it is its owner's turn. An image that was prepared before comes as it
+    /// was prepared then, if it was prepared with the same `originals`.
     pub fn submit(
         &self,
-        (session, module): (SessionId, ModuleHandle),
+        owner: Owner,
+        module: ModuleHandle,
         image: Image,
         purpose: Purpose,
         originals: Originals,
     ) {
-        let job = Job { session, module, image, purpose, originals };
-        self.jobs.send(job).expect("the threads live as long as the pool");
+        let (session, limits) = (owner.session, self.limits);
+        let job = Job { session, module, image, purpose, originals, limits };
+        self.shared.jobs().queue.push(owner, job);
+        self.shared.changed.notify_all();
+    }
+
+    /// Gives up what a session has submitted.
+    pub fn forget(&self, session: SessionId) {
+        self.shared.jobs().queue.forget(session);
     }
 
     /// Readable while there are outcomes.
     pub fn news(&self) -> BorrowedFd<'_> {
-        self.news.as_fd()
+        self.shared.news.as_fd()
     }
 
     /// Takes what is finished.
     pub fn take(&self) -> impl Iterator<Item = Outcome> + '_ {
         // The counter is cleared first, so that an outcome in the meantime sets it again.
-        let _ = rustix::io::read(&self.news, &mut [0; 8]);
+        let _ = rustix::io::read(&self.shared.news, &mut [0; 8]);
         self.outcomes.try_iter()
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.jobs().is_closed = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    fn jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next job of a thread; `None` where the pool ends.
+    fn next(&self) -> Option<Begun<Job>> {
+        let mut jobs = self.jobs();
+        loop {
+            if jobs.is_closed {
+                return None;
+            }
+            if let Some(begun) = jobs.queue.begin(Instant::now()) {
+                return Some(begun);
+            }
+            jobs = self.changed.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// One thread's work.
+    fn work(&self, outcomes: &Sender<Outcome>) {
+        while let Some(Begun { ticket, job, cancelled }) = self.next() {
+            let Job { session, module, image, purpose, originals, limits } = job;
+            let target = Target { originals, ..self.target };
+            let end = Instant::now() + Duration::from_millis(limits.prepare_ms.into());
+            let asked = Arc::clone(&cancelled);
+            let is_over = move || asked.load(Ordering::Relaxed) || Instant::now() >= end;
+            let bounds = Bounds { stop: Stop::when(is_over), limits };
+            let result = prepare_once(&self.cache, image, target, &purpose, &bounds);
+            let kept = kept(self.store.as_deref(), result.as_deref().ok());
+            self.jobs().queue.end(ticket, Instant::now());
+            self.changed.notify_all();
+            // Nobody waits for what was cancelled.
+            if cancelled.load(Ordering::Relaxed) {
+                continue;
+            }
+            if outcomes.send(Outcome { session, module, result, kept }).is_err() {
+                return;
+            }
+            // A full counter has already woken the reader.
+            let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
+        }
     }
 }
 
@@ -144,6 +220,7 @@ fn prepare_once(
     image: Image,
     target: Target,
     purpose: &Purpose,
+    bounds: &Bounds,
 ) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
     let key = Key { image, originals: target.originals };
@@ -160,15 +237,16 @@ fn prepare_once(
         return Ok(prepared);
     }
     // A panic is a bug of Partita. It must cost only this module, not the data plane.
-    let result = catch_unwind(AssertUnwindSafe(|| prepare(&key.image, target, purpose)))
-        .unwrap_or_else(|_| {
-            let Image { bytes, kind, .. } = &key.image;
-            tracing::error!(bytes = bytes.len(), ?kind, "preparing a module panicked");
-            let text = "Partita's compiler failed on this module: please report it with the \
-            program"
-                .to_owned();
-            Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
-        });
+    let result =
+        catch_unwind(AssertUnwindSafe(|| prepare_within(&key.image, target, purpose, bounds)))
+            .unwrap_or_else(|_| {
+                let Image { bytes, kind, .. } = &key.image;
+                tracing::error!(bytes = bytes.len(), ?kind, "preparing a module panicked");
+                let text = "Partita's compiler failed on this module: please report it with the \
+                            program"
+                    .to_owned();
+                Err(PrepareError { code: CudaResult::ERROR_INVALID_IMAGE, text })
+            });
     let prepared = Arc::new(result?);
     if !matches!(purpose, Purpose::Registers(_)) {
         lock().insert(key, Arc::clone(&prepared));
@@ -176,119 +254,57 @@ fn prepare_once(
     Ok(prepared)
 }
 
-/// What decides how a module is prepared to run on the pool's device.
-#[derive(PartialEq, Eq, Hash)]
-struct Key {
-    image: Image,
-    originals: Originals,
-}
-
-/// Prepared modules by their keys. Above `limit` bytes in total the least recently used module
-/// goes first. The hasher is keyed, because clients choose the images.
-struct Cache {
-    entries: LruCache<Key, Arc<Prepared>, RandomState>,
-    bytes: usize,
-    limit: usize,
-}
-
-/// Bytes of an entry.
-fn bytes(key: &Key, prepared: &Prepared) -> usize {
-    let module = &prepared.module;
-    key.image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
-}
-
-impl Cache {
-    fn new(limit: usize) -> Self {
-        Cache { entries: LruCache::unbounded_with_hasher(RandomState::new()), bytes: 0, limit }
-    }
-
-    fn get(&mut self, key: &Key) -> Option<Arc<Prepared>> {
-        self.entries.get(key).map(Arc::clone)
-    }
-
-    fn insert(&mut self, key: Key, prepared: Arc<Prepared>) {
-        let size = bytes(&key, &prepared);
-        if size > self.limit {
-            return;
-        }
-        self.bytes += size;
-        if let Some((key, old)) = self.entries.push(key, prepared) {
-            self.bytes -= bytes(&key, &old);
-        }
-        while self.bytes > self.limit {
-            let Some((key, old)) = self.entries.pop_lru() else { return };
-            self.bytes -= bytes(&key, &old);
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_engine::PreparedModule;
-    use partita_model::ImageKind;
+    use partita_model::{ImageKind, TenantId};
+    use std::fmt::Write;
+
+    const OWNER: Owner = Owner { tenant: TenantId(1), session: SessionId(4) };
 
     fn image(text: &str) -> Image {
-        Image {
-            kind: ImageKind::Ptx,
-            unpacked_bytes: text.len() as u64,
-            bytes: text.as_bytes().into(),
+        let bytes = text.as_bytes();
+        Image { kind: ImageKind::Ptx, unpacked_bytes: bytes.len() as u64, bytes: bytes.into() }
+    }
+
+    /// The outcome of one image.
+    fn outcome(pool: &Pool, image: Image) -> Outcome {
+        pool.submit(OWNER, ModuleHandle(5), image, Purpose::Run, Originals::Never);
+        let news = pool.news();
+        let mut news = [rustix::event::PollFd::new(&news, rustix::event::PollFlags::IN)];
+        rustix::event::poll(&mut news, None).unwrap();
+        loop {
+            if let Some(outcome) = pool.take().next() {
+                return outcome;
+            }
         }
-    }
-
-    fn key(text: &str) -> Key {
-        Key { image: image(text), originals: Originals::Alone }
-    }
-
-    fn prepared(text: &str) -> Arc<Prepared> {
-        let module =
-            PreparedModule { ptx: text.into(), code: None, kernels: Vec::new(), lines: None };
-        Arc::new(Prepared { module, shapes: Vec::new() })
-    }
-
-    #[test]
-    fn the_least_recently_used_goes_first() {
-        let mut cache = Cache::new(9);
-        for text in ["a", "b", "c"] {
-            cache.insert(key(text), prepared("xx"));
-        }
-        assert!(cache.get(&key("a")).is_some());
-        cache.insert(key("d"), prepared("xx"));
-        assert!(cache.get(&key("b")).is_none());
-        for text in ["a", "c", "d"] {
-            assert!(cache.get(&key(text)).is_some(), "{text}");
-        }
-        cache.insert(key("d"), prepared("xx"));
-        assert_eq!(cache.bytes, 9);
-        cache.insert(key("too large for it"), prepared("xx"));
-        assert_eq!(cache.entries.len(), 3);
-    }
-
-    #[test]
-    fn a_key_is_an_images_bytes_its_kind_and_its_originals() {
-        let mut cache = Cache::new(100);
-        cache.insert(key("a"), prepared("x"));
-        let of = |image| Key { image, ..key("a") };
-        assert!(cache.get(&of(image("a"))).is_some());
-        assert!(cache.get(&of(Image { kind: ImageKind::PtxZstd, ..image("a") })).is_none());
-        assert!(cache.get(&of(Image { unpacked_bytes: 2, ..image("a") })).is_none());
-        assert!(cache.get(&Key { originals: Originals::Never, ..key("a") }).is_none());
     }
 
     #[test]
     fn outcomes_wake() {
         let pool = Pool::start(2, partita_model::Sharing::Spatial.into(), None).unwrap();
-        let whose = (SessionId(4), ModuleHandle(5));
-        pool.submit(whose, image("not PTX"), Purpose::Run, Originals::Never);
-        let mut news = [rustix::event::PollFd::new(&pool.news, rustix::event::PollFlags::IN)];
-        rustix::event::poll(&mut news, None).unwrap();
-        let outcome = loop {
-            if let Some(outcome) = pool.take().next() {
-                break outcome;
-            }
-        };
+        let outcome = outcome(&pool, image("not PTX"));
         assert_eq!((outcome.session, outcome.module), (SessionId(4), ModuleHandle(5)));
         let error = outcome.result.unwrap_err();
         assert_eq!(error.code, CudaResult::ERROR_INVALID_PTX);
+    }
+
+    #[test]
+    fn what_exceeds_a_limit_is_refused_by_its_key() {
+        let mut pool = Pool::start(1, partita_model::Sharing::Spatial.into(), None).unwrap();
+        let mut text = ".version 8.0\n.target sm_75\n.address_size 64\n".to_owned();
+        for kernel in 0..20_000 {
+            writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
+        }
+        let limits = Limits { prepare_ms: 1, ..Limits::default() };
+        pool.set_limits(&limits);
+        let error = outcome(&pool, image(&text)).result.unwrap_err();
+        assert!(error.text.contains("prepare_ms"), "{error}");
+        pool.set_limits(&Limits { prepare_mib: 8, ..Limits::default() });
+        let error = outcome(&pool, image(&text)).result.unwrap_err();
+        assert!(error.text.contains("prepare_mib"), "{error}");
+        pool.set_limits(&Limits::default());
+        let few = &text[..text.find(".visible .entry k3(").unwrap()];
+        assert!(outcome(&pool, image(few)).result.is_ok());
     }
 }

@@ -7,30 +7,18 @@
 use crate::machine_code::{self, MachineCode};
 use crate::uploads::Image;
 use partita_device::{Device, Guards};
-use partita_engine::{
-    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    RegisterBound,
-};
-use partita_model::ImageKind;
-use partita_model::ParamLayout;
-use partita_model::{CudaResult, Originals, Sharing};
-use partita_ptx::count::{Beside, beside};
-use partita_ptx::{
-    Blocks, Ends, Errors, FuncId, Item, Kernel, KernelReport, Module, Outcome, Refusal, Rewrite,
-    Rewritten, WorkerOptions, cancel_with, choose, originals,
-};
-use sha2::{Digest, Sha256};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
+use partita_engine::{PrepareError, PreparedModule, Purpose};
+use partita_model::{CudaResult, ImageKind, Limits, Originals, Sharing};
+use partita_ptx::Stop;
 
 mod images;
+mod rewrite;
 
 use images::{linked, text_of, unpack};
+use rewrite::rewrite;
 
-/// The largest text, in bytes, whose kernels get counting forms. These take three times as long to
-/// prepare and load. A program of 37 algorithms of Thrust has 4 MB. Other kernels are classified by
-/// probing.
-const MOST_COUNTED_TEXT: usize = 8 << 20;
+/// Bytes of memory that preparing and loading a text takes at most, for each of its bytes.
+const MEMORY_PER_BYTE: u64 = 40;
 
 pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
@@ -69,6 +57,47 @@ impl From<Sharing> for Target {
     }
 }
 
+/// What one preparation may take.
+#[derive(Clone, Debug, Default)]
+pub struct Bounds {
+    /// Gives the preparation up.
+    pub stop: Stop,
+    /// The limits, for messages and for the size of a text.
+    pub limits: Limits,
+}
+
+impl Bounds {
+    /// Refuses a preparation that was given up.
+    fn check(&self) -> Result<(), PrepareError> {
+        if !self.stop.is_asked() {
+            return Ok(());
+        }
+        let seconds = f64::from(self.limits.prepare_ms) / 1e3;
+        Err(refused(
+            CudaResult::ERROR_INVALID_IMAGE,
+            format!(
+                "the module takes longer than {seconds} s to prepare: split it, or an \
+                 administrator raises `prepare_ms` in `[policy]`"
+            ),
+        ))
+    }
+
+    /// Refuses a text that is too long.
+    fn check_size(&self, bytes: usize) -> Result<(), PrepareError> {
+        let most = (u64::from(self.limits.prepare_mib) << 20) / MEMORY_PER_BYTE;
+        if bytes as u64 <= most {
+            return Ok(());
+        }
+        Err(refused(
+            CudaResult::ERROR_INVALID_IMAGE,
+            format!(
+                "the module has {bytes} bytes of PTX, and this daemon prepares {most}: split it, \
+                 or an administrator raises `prepare_mib` in `[policy]`"
+            ),
+        ))
+    }
+}
+
 /// Prepares a module: its kernels in the `worker` form where SMs are shared out and they are to
 /// run, else as they are; guarded where the device asks for that.
 ///
@@ -79,18 +108,27 @@ pub fn prepare(
     target: impl Into<Target>,
     purpose: &Purpose,
 ) -> Result<Prepared, PrepareError> {
-    let target = target.into();
-    let sharing = target.sharing;
-    let confined = sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
+    prepare_within(image, target.into(), purpose, &Bounds::default())
+}
+
+/// As [`prepare`], within bounds.
+///
+/// # Errors
+/// As [`prepare`]; and what exceeds the bounds is refused by the name of its limit.
+pub fn prepare_within(
+    image: &Image,
+    target: Target,
+    purpose: &Purpose,
+    bounds: &Bounds,
+) -> Result<Prepared, PrepareError> {
     if image.kind == ImageKind::Bundle {
-        return rewrite(&linked(image)?, confined, target, purpose);
+        return rewrite(&linked(image, bounds)?, target, purpose, bounds);
     }
     let bytes = unpack(image)?;
     if image.kind.is_machine_code() {
         return machine_code::prepare(&bytes, target);
     }
-    let text = text_of(&bytes)?;
-    rewrite(text, confined, target, purpose)
+    rewrite(text_of(&bytes)?, target, purpose, bounds)
 }
 
 /// A prepared module, and what the shell must know of it.
@@ -112,247 +150,13 @@ pub struct KernelShape {
     pub shared_added: u64,
 }
 
-fn rewrite(
-    text: &str,
-    confined: bool,
-    target: Target,
-    purpose: &Purpose,
-) -> Result<Prepared, PrepareError> {
-    let guards = target.guards;
-    let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
-    let original = partita_ptx::parse(text).map_err(invalid_ptx)?;
-    partita_ptx::verify(&original).map_err(invalid_ptx)?;
-    let registers = match purpose {
-        Purpose::RunWithin(registers) => {
-            registers.iter().map(|(name, count)| (name.to_string(), *count)).collect()
-        }
-        Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
-    };
-    let kernels = original.kernels();
-    // Counting forms, which stand beside the program's kernels later, need no originals.
-    let beside_forms = match target.originals {
-        Originals::Short | Originals::Alone => {
-            kernels.iter().map(|kernel| kernel.name.clone()).collect()
-        }
-        Originals::Never => BTreeSet::new(),
-    };
-    let options = WorkerOptions {
-        keep_originals: true,
-        beside: beside_forms,
-        grid_workspace: true,
-        registers,
-        ..WorkerOptions::default()
-    };
-    let form = if confined { choose } else { originals };
-    let counts = confined && text.len() <= MOST_COUNTED_TEXT;
-    let bits = guards.cell_bits.filter(|_| confined);
-    let fenced = bits.map(|cell_bits| {
-        partita_ptx::fence(&original, &WorkerOptions { cell_bits, ..WorkerOptions::default() })
-    });
-    let fence_of = |kernel: &Kernel| match &fenced {
-        None => Fence::Device,
-        Some(fenced) => match fenced.reports.iter().find(|report| report.func == kernel.func) {
-            Some(report) if report.refusals().is_empty() => Fence::Code,
-            report => {
-                Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default())
-            }
-        },
-    };
-    let own = fenced.as_ref().map_or(&original, |fenced| &fenced.module);
-    let Beside { module: source, counting } = beside(own, &|_| counts);
-    let Rewritten { mut module, reports } = form(&source, &options);
-    // Traps stay as they are where a fault ends only its grid. A kernel that spins must be stopped
-    // by the flag.
-    let ends = if guards.ends { Ends::Launch } else { Ends::Kept };
-    let mut stoppable = Vec::new();
-    if confined {
-        (module, stoppable) = {
-            // An original that is kept beside other forms has no control block.
-            let beside = |report: &KernelReport| report.rewritten()?.original.clone();
-            let originals: Vec<String> = reports.iter().filter_map(beside).collect();
-            let entries = module.kernels();
-            let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
-            let originals = originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied));
-            let all: Vec<KernelReport> = reports.iter().cloned().chain(originals).collect();
-            let stopped = cancel_with(&module, &all, ends);
-            (stopped.module, stopped.reports)
-        };
-    }
-    let report_of = |name: &str| reports.iter().find(|report| report.name == name);
-    let mut prepared = Vec::new();
-    let mut shapes = Vec::new();
-    for (kernel, counting) in kernels.iter().zip(counting) {
-        let Some(report) = report_of(&kernel.name) else { continue };
-        let (shape, form) = match report.rewritten() {
-            Some(form) => {
-                // Where the original is kept beside the worker, the engine reports the original's
-                // facts.
-                let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
-                let stops =
-                    |entry: &str| stoppable.iter().any(|s| s.name == entry && !s.added.is_empty());
-                let (name, form) = confined_form(report, form, stops);
-                (KernelShape { form: name, shared_added }, form)
-            }
-            None => {
-                let (reason, workspace) = (reasons(report.refusals()), report.workspace);
-                let shape = KernelShape { form: "original", shared_added: 0 };
-                let abort = stoppable.iter().any(|s| s.func == report.func && !s.added.is_empty());
-                (shape, KernelForm::Original { reason, workspace, abort })
-            }
-        };
-        // The first CTAs of a counted launch run before the others, so they must not wait for them.
-        let counting = counting.filter(|name| {
-            if partita_ptx::analysis::spin::may_wait(&original, kernel.func) {
-                return false;
-            }
-            let form = report_of(name).and_then(KernelReport::rewritten);
-            form.is_some_and(|form| form.form == partita_ptx::KernelForm::Worker)
-        });
-        prepared.push(PreparedKernel {
-            fence: fence_of(kernel),
-            hash: Some(hash(&original, kernel).into()),
-            awaits: partita_ptx::analysis::spin::may_wait(&original, kernel.func),
-            follows: partita_ptx::analysis::spin::may_follow(&original, kernel.func),
-            gives_up: guards.ends && gives_up(&original, kernel.func),
-            loops: partita_ptx::analysis::spin::may_loop(&original, kernel.func),
-            counting: counting.map(Into::into),
-            registers: register_bound(kernel, purpose),
-            ..prepared_kernel(kernel, form)?
-        });
-        shapes.push(shape);
-    }
-    let ptx = partita_ptx::print(&module);
-    let lines = original_lines(&module, &ptx);
-    Ok(Prepared {
-        module: PreparedModule { ptx: ptx.into(), code: None, kernels: prepared, lines },
-        shapes,
-    })
-}
-
-fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {
-    match purpose {
-        Purpose::RunWithin(_) => RegisterBound::Settled,
-        _ if kernel.max_registers.is_some() => RegisterBound::Settled,
-        _ if kernel.is_bounded() => RegisterBound::Blocks,
-        _ => RegisterBound::Nothing,
-    }
-}
-
-/// The form that confines a kernel to its application's SMs, and the form's name.
-fn confined_form(
-    report: &KernelReport,
-    form: &Rewrite,
-    stops: impl Fn(&str) -> bool,
-) -> (&'static str, KernelForm) {
-    let fallback = form.original.as_deref().map(|entry| Fallback {
-        entry: entry.into(),
-        for_broken_rows: form.blocks == Blocks::FullRows,
-        for_cooperative: form.needs_original,
-        abort: stops(entry),
-    });
-    let cta_values = Some(form.cta_values.clone());
-    match form.form {
-        partita_ptx::KernelForm::Worker => ("worker", KernelForm::Worker { cta_values, fallback }),
-        partita_ptx::KernelForm::Ticket => {
-            let reason = reasons(&report.passed_over);
-            ("ticket", KernelForm::Ticket { cta_values, fallback, reason })
-        }
-    }
-}
-
-/// Whether a kernel may execute `trap`, or fail an assertion.
-fn gives_up(module: &Module, kernel: FuncId) -> bool {
-    module.reach(kernel).funcs.into_iter().any(|id| {
-        let function = module.func(id);
-        let body = function.body.as_ref();
-        module.text(function.name) == "__assertfail"
-            || body.is_some_and(|body| {
-                body.insts().any(|(_, inst)| module.form(inst).op == partita_ptx::Op::Trap)
-            })
-    })
-}
-
-/// For each line of a printed module, the line of the program's text. A parse of the printed text
-/// must give the same instructions in the same order; otherwise the result is `None`.
-fn original_lines(module: &Module, printed: &str) -> Option<Arc<[u32]>> {
-    let again = partita_ptx::parse(printed).ok()?;
-    let mut lines = vec![0; printed.lines().count()];
-    // Passes append functions, and the printer follows the order of the items.
-    let bodies = |module: &Module| -> Vec<FuncId> {
-        let items = module.items.iter().filter_map(|item| match item {
-            Item::Function(id) => Some(*id),
-            _ => None,
-        });
-        items.filter(|id| module.func(*id).body.is_some()).collect()
-    };
-    let (ours, theirs) = (bodies(module), bodies(&again));
-    if ours.len() != theirs.len() {
-        return None;
-    }
-    for (from, to) in ours.into_iter().zip(theirs) {
-        let (from, to) = (module.func(from), again.func(to));
-        let line = usize::try_from(to.pos.line).ok()?.checked_sub(1)?;
-        *lines.get_mut(line)? = from.pos.line;
-        let (Some(from), Some(to)) = (&from.body, &to.body) else { continue };
-        let (mut from, mut to) = (from.insts(), to.insts());
-        loop {
-            match (from.next(), to.next()) {
-                (Some((_, from)), Some((_, to))) => {
-                    let line = usize::try_from(to.pos.line).ok()?.checked_sub(1)?;
-                    *lines.get_mut(line)? = from.pos.line;
-                }
-                (None, None) => break,
-                _ => return None,
-            }
-        }
-    }
-    Some(lines.into())
-}
-
-fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, PrepareError> {
-    let small = |bytes: u64| {
-        u32::try_from(bytes).map_err(|_| {
-            let text = format!("kernel `{}` has parameters of {bytes} bytes", kernel.name);
-            refused(CudaResult::ERROR_INVALID_PTX, text)
-        })
-    };
-    let params = kernel
-        .params
-        .iter()
-        .map(|param| Ok(ParamLayout { offset: small(param.offset)?, bytes: small(param.size)? }))
-        .collect::<Result<_, PrepareError>>()?;
-    // The pass keeps parameter names and appends its own parameter.
-    let name: Arc<str> = kernel.name.as_str().into();
-    Ok(PreparedKernel {
-        entry: Arc::clone(&name),
-        registers: RegisterBound::Nothing,
-        fence: Fence::Device,
-        hash: None,
-        awaits: false,
-        follows: false,
-        gives_up: false,
-        loops: true,
-        counting: None,
-        name,
-        params,
-        param_bytes: small(kernel.param_bytes)?,
-        form,
-    })
-}
-
-/// A name for a kernel's code. Equal code has the same name in every module and at every place.
-fn hash(module: &Module, kernel: &Kernel) -> String {
-    let digest = Sha256::digest(partita_ptx::print_kernel(module, kernel.func));
-    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn reasons(refusals: &[Refusal]) -> String {
-    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_engine::{Fallback, Fence, KernelForm, PreparedKernel, RegisterBound};
+    use partita_model::ParamLayout;
+    use std::collections::BTreeMap;
+    use std::sync::Arc;
 
     const TEXT: &str = "\
 .version 8.4

@@ -17,7 +17,7 @@
 use crate::calibration;
 use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
-use crate::pool::{Outcome, Pool};
+use crate::pool::{Outcome, Owner, Pool};
 use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
@@ -75,8 +75,9 @@ const HELD_NANOS: i64 = 100_000;
 /// The longest sleep for a timer, in nanoseconds. Years would not fit the system call.
 const LONGEST_SLEEP_NANOS: u64 = 3_600_000_000_000;
 
-/// Threads that prepare modules.
-const PREPARE_THREADS: usize = 2;
+/// Threads that prepare modules. One session has at most half of them, and one tenant all but one
+/// ([`crate::pool`]).
+const PREPARE_THREADS: usize = 4;
 
 const CONTROL: u64 = 0;
 const NEW_SESSIONS: u64 = 1;
@@ -138,6 +139,7 @@ enum Pause {
 }
 
 struct Seat {
+    tenant: TenantId,
     session: ClientSession,
     attention: Attention,
     pace: Pace,
@@ -374,6 +376,7 @@ impl Shell {
 
     fn close(&mut self, id: SessionId, reason: CloseReason) {
         self.device_activity = Activity::Busy;
+        self.pool.forget(id);
         self.engine.close_session(self.device.as_mut(), id, reason);
     }
 
@@ -478,6 +481,7 @@ impl Shell {
                 }
                 Action::EndSession { session, reason: _ } => {
                     self.seats.remove(&session);
+                    self.pool.forget(session);
                 }
                 Action::Released { session } => {
                     self.memory.released(session);
@@ -516,7 +520,8 @@ impl Shell {
         // A session that is gone needs no module.
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let image = seat.session.image(image).expect("the engine asks before it answers");
-        self.pool.submit((id, module), image, purpose, self.engine.originals());
+        let owner = Owner { tenant: seat.tenant, session: id };
+        self.pool.submit(owner, module, image, purpose, self.engine.originals());
     }
 
     /// Gives prepared modules to the sessions that asked for them, except sessions that are gone.

@@ -92,24 +92,38 @@ pub struct HostMemoryLimits {
     pub tenants: Vec<MemoryQuota>,
 }
 
-/// Limits of launches without progress, in milliseconds. A launch beyond a limit is ended where it
-/// holds SMs that another application was given, or keeps others waiting.
+/// Limits of launches and modules.
+///
+/// A launch without progress is ended beyond a limit where it holds SMs that another application
+/// was given, or keeps others waiting. A module that takes too long or too much to prepare is
+/// refused.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Limits {
-    /// Of workers and tickets: the longest device time without a completed CTA.
+    /// Of workers and tickets: the longest device time without a completed CTA, in milliseconds.
     pub no_progress_ms: u32,
-    /// Of a kernel that runs alone, whose progress is not visible: its longest duration in device
-    /// time.
+    /// Of a kernel that runs alone, whose progress is not visible: its longest duration in
+    /// milliseconds of device time.
     pub alone_ms: u32,
-    /// Of every launch: the longest time of the host for which the device runs, no CTA of the
-    /// launch completes, and others wait for it.
+    /// Of every launch: the longest time of the host, in milliseconds, for which the device runs,
+    /// no CTA of the launch completes, and others wait for it.
     pub hold_up_ms: u32,
+    /// Of a module: the longest time of its preparation, in milliseconds of a thread's life.
+    pub prepare_ms: u32,
+    /// Of a module: the memory in MiB that its preparation may take. It bounds the module's text.
+    pub prepare_mib: u32,
 }
 
 impl Default for Limits {
     /// CTAs of 1 s and kernels of 10 s are rare. An emulated GPU takes seconds of the host's time
-    /// for a legitimate CTA where thousands run at once.
+    /// for a legitimate CTA where thousands run at once. The largest texts in CUDA's own libraries
+    /// have tens of megabytes, and take less than a minute.
     fn default() -> Self {
-        Limits { no_progress_ms: 1_000, alone_ms: 10_000, hold_up_ms: 30_000 }
+        Limits {
+            no_progress_ms: 1_000,
+            alone_ms: 10_000,
+            hold_up_ms: 30_000,
+            prepare_ms: 300_000,
+            prepare_mib: 4_096,
+        }
     }
 }

@@ -21,8 +21,8 @@ use toml::Spanned;
 /// sms = 8
 /// ```
 ///
-/// `no_progress_ms` and `alone_ms` are [`Limits`], `hung_after_ms` is [`HungAfter`], `originals` is
-/// [`Originals`].
+/// `no_progress_ms`, `alone_ms`, `hold_up_ms`, `prepare_ms` and `prepare_mib` are [`Limits`],
+/// `hung_after_ms` is [`HungAfter`], `originals` is [`Originals`].
 /// `[[policy.memory]]` with `mib` is a [`MemoryQuota`], for `tenant` or for every tenant;
 /// `[[policy.host_memory]]` and `host_memory_mib` are [`HostMemoryLimits`].
 /// `[[policy.unfenced]]`, for `tenant` or for every tenant, permits kernels that a real GPU cannot
@@ -60,6 +60,10 @@ pub struct PolicySection {
     /// A launch that completes no CTA may keep others waiting for this many milliseconds of the
     /// host's time.
     pub hold_up_ms: Option<Spanned<i64>>,
+    /// A module may take this many milliseconds to prepare.
+    pub prepare_ms: Option<Spanned<i64>>,
+    /// A module may take this many MiB of memory to prepare.
+    pub prepare_mib: Option<Spanned<i64>>,
     /// When kernels run as they were written: `alone` or `never`.
     pub originals: Originals,
 }
@@ -234,11 +238,16 @@ impl PolicySection {
             unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
         }
         let PolicySection { selector, supply, originals, .. } = *self;
-        let Limits { no_progress_ms, alone_ms, hold_up_ms } = Limits::default();
+        let default = Limits::default();
+        let ms = |written: &Option<Spanned<i64>>, default| {
+            within(context, written.as_ref(), "ms", 1, default)
+        };
         let limits = Limits {
-            no_progress_ms: within(context, self.no_progress_ms.as_ref(), "ms", 1, no_progress_ms)?,
-            alone_ms: within(context, self.alone_ms.as_ref(), "ms", 1, alone_ms)?,
-            hold_up_ms: within(context, self.hold_up_ms.as_ref(), "ms", 1, hold_up_ms)?,
+            no_progress_ms: ms(&self.no_progress_ms, default.no_progress_ms)?,
+            alone_ms: ms(&self.alone_ms, default.alone_ms)?,
+            hold_up_ms: ms(&self.hold_up_ms, default.hold_up_ms)?,
+            prepare_ms: ms(&self.prepare_ms, default.prepare_ms)?,
+            prepare_mib: within(context, self.prepare_mib.as_ref(), "MiB", 1, default.prepare_mib)?,
         };
         let HungAfter(default) = HungAfter::default();
         let hung_after = self.hung_after_ms.as_ref();
@@ -457,6 +466,8 @@ mod tests {
         assert_eq!(config.hung_after, HungAfter(2000));
         let config = parse("[policy]\nsessions_per_user = 3").unwrap();
         assert_eq!(config.sessions_per_user, SessionsPerUser(3));
+        let limits = parse("[policy]\nprepare_ms = 7\nprepare_mib = 8").unwrap().limits;
+        assert_eq!((limits.prepare_ms, limits.prepare_mib), (7, 8));
         let all = [Originals::Short, Originals::Alone, Originals::Never];
         for (written, originals) in ["short", "alone", "never"].into_iter().zip(all) {
             let text = format!("[policy]\noriginals = \"{written}\"");

@@ -102,7 +102,7 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
         state.carry.place(&mut out);
     }
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     Rewritten { module: out, reports }
@@ -125,6 +125,9 @@ fn check(
     ends: Ends,
 ) -> Result<Option<BTreeSet<FuncId>>, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
+    if module.stop.is_asked() {
+        return Err(vec![Refusal { pos, reason: Reason::Stopped }]);
+    }
     if module.address_size != Some(64) || module.sm().is_none() {
         return Err(vec![Refusal { pos, reason: Reason::Target }]);
     }

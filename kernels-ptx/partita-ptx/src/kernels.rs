@@ -164,7 +164,7 @@ impl Module {
 /// The names in the functions of a module. Each function is looked at once, however many kernels
 /// reach it.
 #[derive(Debug)]
-pub(crate) struct Calls<'m> {
+pub struct Calls<'m> {
     module: &'m Module,
     /// The names in each function that was looked at.
     named: HashMap<FuncId, Named>,
@@ -189,6 +189,8 @@ struct Named {
 }
 
 impl<'m> Calls<'m> {
+    /// Nothing is looked at yet.
+    #[must_use]
     pub fn new(module: &'m Module) -> Self {
         Self { module, named: HashMap::new(), seen: vec![0; module.funcs.len()], search: 0 }
     }
@@ -199,12 +201,12 @@ impl<'m> Calls<'m> {
 
     /// Whether a variable of the function outlives a CTA: a copy of the function would have another
     /// variable.
-    pub fn keeps_state(&mut self, id: FuncId) -> bool {
+    pub(crate) fn keeps_state(&mut self, id: FuncId) -> bool {
         self.named(id).keeps_state
     }
 
     /// The functions among `reach` that lead to one of `readers`, these included.
-    pub fn callers(
+    pub(crate) fn callers(
         &mut self,
         reach: &BTreeSet<FuncId>,
         readers: &BTreeSet<FuncId>,

@@ -22,6 +22,7 @@
 //!   [`ticket`](mod@ticket) lets each CTA claim one of the original's, and [`choose()`] takes the
 //!   better form that a kernel permits.
 //! - [`report`] has the outcome of a pass for each kernel.
+//! - [`stop`] lets a caller give up on a module.
 //! - [`control`] is the memory through which a rewritten kernel and its launcher talk.
 //!
 //! The crate depends on nothing else of Partita, and has no I/O, no clock, no threads and no unsafe
@@ -52,6 +53,7 @@ mod print;
 pub mod report;
 pub mod settle;
 pub mod slice;
+pub mod stop;
 pub mod ticket;
 mod verify;
 pub mod worker;
@@ -62,15 +64,16 @@ pub use count::count;
 pub use error::{Diagnostic, Errors};
 pub use fence::fence;
 pub use ir::*;
-pub use kernels::{Kernel, Param, Reach};
-pub use link::{LinkError, link};
+pub use kernels::{Calls, Kernel, Param, Reach};
+pub use link::{LinkError, link, link_until};
 pub use lower::{TooNew, lower};
-pub use parse::parse;
+pub use parse::{parse, parse_until};
 pub use passes::Pass;
-pub use print::{print, print_inst, print_kernel};
+pub use print::{Printed, print, print_inst, print_kernel, print_with_lines};
 pub use report::{Blocks, KernelForm, KernelReport, Outcome, Reason, Refusal, Rewrite};
 pub use settle::settle;
 pub use slice::slice;
+pub use stop::Stop;
 pub use ticket::ticket;
 pub use verify::verify;
 pub use worker::{Rewritten, WorkerOptions, originals, worker};

@@ -10,7 +10,8 @@
 
 use crate::error::Errors;
 use crate::ir::{Function, FunctionKind, Init, Item, Linkage, Module, Name, Stmt, Version};
-use crate::{parse, print};
+use crate::stop::Stop;
+use crate::{parse_until, print};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Why modules cannot be linked.
@@ -54,9 +55,17 @@ struct Definition {
 /// # Errors
 /// [`LinkError`].
 pub fn link(texts: &[&str]) -> Result<String, LinkError> {
+    link_until(texts, &Stop::default())
+}
+
+/// As [`link`], unless it is told to stop.
+///
+/// # Errors
+/// [`LinkError`]; a translation unit does not parse once it was stopped.
+pub fn link_until(texts: &[&str], stop: &Stop) -> Result<String, LinkError> {
     let mut units = Vec::with_capacity(texts.len());
     for (text, unit) in texts.iter().zip(1..) {
-        units.push(parse(text).map_err(|errors| LinkError::Unit { unit, errors })?);
+        units.push(parse_until(text, stop).map_err(|errors| LinkError::Unit { unit, errors })?);
     }
     let definitions = definitions(&units)?;
     rename_private(&mut units);
@@ -324,7 +333,7 @@ fn body_of(text: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verify;
+    use crate::{parse, verify};
 
     const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
 

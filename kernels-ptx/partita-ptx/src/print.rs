@@ -6,26 +6,47 @@
 //! are printed verbatim. Printing a text that was printed and parsed again gives the same text.
 
 use crate::ir::{
-    Base, Body, Dim, Directive, FuncId, Function, FunctionKind, Init, Inst, Item, Linkage, Loc,
-    Module, Name, Operand, Part, Reg, RegDecl, Slice, Stmt, Symbol, Table, Variable,
+    Base, Body, Dim, Directive, Function, FunctionKind, Init, Inst, Item, Linkage, Loc, Module,
+    Name, Operand, Part, Pos, Reg, RegDecl, Slice, Stmt, Symbol, Table, Variable,
 };
+use crate::kernels::Reach;
 
 /// Prints a module.
 #[must_use]
 pub fn print(module: &Module) -> String {
     let statements: usize =
         module.funcs.iter().filter_map(|f| f.body.as_ref()).map(|b| b.stmts.len()).sum();
-    let mut printer = Printer { module, out: Vec::with_capacity(1024 + statements * 36) };
+    let mut printer = Printer::new(module, Vec::with_capacity(1024 + statements * 36));
     printer.module();
     printer.finish()
+}
+
+/// A printed module, and where its lines came from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Printed {
+    /// The text.
+    pub text: String,
+    /// For each line of the text the line of the source that its instruction or the name of its
+    /// function stood in, 0 where it came from none.
+    pub lines: Vec<u32>,
+}
+
+/// Prints a module as [`print`] does, with the lines of its source.
+#[must_use]
+pub fn print_with_lines(module: &Module) -> Printed {
+    let mut printer = Printer::new(module, Vec::new());
+    printer.places = Some(Places::default());
+    printer.module();
+    let lines = printer.lines();
+    Printed { text: printer.finish(), lines }
 }
 
 /// Prints a kernel with the functions in its reach: the same text for the same code, whatever else
 /// is in the module.
 #[must_use]
-pub fn print_kernel(module: &Module, kernel: FuncId) -> String {
-    let mut printer = Printer { module, out: Vec::new() };
-    for id in module.reach(kernel).funcs {
+pub fn print_kernel(module: &Module, reach: &Reach) -> String {
+    let mut printer = Printer::new(module, Vec::new());
+    for &id in &reach.funcs {
         printer.function(module.func(id));
     }
     printer.finish()
@@ -34,7 +55,7 @@ pub fn print_kernel(module: &Module, kernel: FuncId) -> String {
 /// Prints one instruction, for messages.
 #[must_use]
 pub fn print_inst(module: &Module, body: &Body, inst: &Inst) -> String {
-    let mut printer = Printer { module, out: Vec::new() };
+    let mut printer = Printer::new(module, Vec::new());
     printer.inst(body, inst);
     printer.finish()
 }
@@ -42,6 +63,48 @@ pub fn print_inst(module: &Module, body: &Body, inst: &Inst) -> String {
 struct Printer<'m> {
     module: &'m Module,
     out: Vec<u8>,
+    /// Where the lines come from, if anybody asks.
+    places: Option<Places>,
+}
+
+/// The source's lines by those of the printed text.
+#[derive(Default)]
+struct Places {
+    lines: Vec<u32>,
+    /// The current line of the text, from 0, and the bytes in which it was counted.
+    line: usize,
+    counted: usize,
+}
+
+impl<'m> Printer<'m> {
+    fn new(module: &'m Module, out: Vec<u8>) -> Self {
+        Self { module, out, places: None }
+    }
+
+    /// What comes next stood at `pos` in the source.
+    #[inline]
+    fn place(&mut self, pos: Pos) {
+        let Some(places) = &mut self.places else { return };
+        places.count(&self.out);
+        places.lines.resize(places.line + 1, 0);
+        places.lines[places.line] = pos.line;
+    }
+
+    /// The source's line for each line of the text so far.
+    fn lines(&mut self) -> Vec<u32> {
+        let Some(mut places) = self.places.take() else { return Vec::new() };
+        places.count(&self.out);
+        let is_open = self.out.last().is_some_and(|last| *last != b'\n');
+        places.lines.resize(places.line + usize::from(is_open), 0);
+        places.lines
+    }
+}
+
+impl Places {
+    fn count(&mut self, out: &[u8]) {
+        self.line += out[self.counted..].iter().filter(|byte| **byte == b'\n').count();
+        self.counted = out.len();
+    }
 }
 
 impl Printer<'_> {
@@ -173,6 +236,9 @@ impl Printer<'_> {
             self.text("(");
             self.list(&function.returns, |this, &id| this.variable(module.var(id)));
             self.text(") ");
+        }
+        if function.body.is_some() {
+            self.place(function.pos);
         }
         self.name(function.name);
         self.text("(");
@@ -329,6 +395,7 @@ impl Printer<'_> {
     fn stmt(&mut self, body: &Body, stmt: &Stmt) {
         match stmt {
             Stmt::Inst(inst) => {
+                self.place(inst.pos);
                 self.text("\t");
                 self.inst(body, inst);
                 self.text(";\n");

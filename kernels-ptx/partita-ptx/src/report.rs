@@ -152,6 +152,9 @@ pub enum Reason {
     /// Nobody asked for another form.
     #[error("the GPU is shared by its own scheduler, so every kernel runs as it is")]
     NotWanted,
+    /// The caller has given up on the module.
+    #[error("the analysis was stopped")]
+    Stopped,
     /// A thread may leave while others wait for it at a CTA barrier.
     #[error(
         "threads may skip this barrier and leave (decided in line {branch}); a resident worker's \

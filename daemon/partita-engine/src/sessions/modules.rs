@@ -317,7 +317,8 @@ fn next_purpose(
     facts: &ModuleFacts,
     device: &DeviceFacts,
 ) -> Option<Purpose> {
-    let facts_of = |entry: &str| facts.kernels.iter().find(|kernel| kernel.name == entry);
+    let told = Told::of(facts);
+    let facts_of = |entry: &str| told.kernels.get(entry).copied();
     match purpose {
         Purpose::Run => {
             let confined =
@@ -353,21 +354,22 @@ fn next_purpose(
 
 fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> LoadedInstance {
     let lines = prepared.lines.as_deref();
+    let told = Told::of(&facts);
     let is_machine_code = prepared.code.is_some();
     let kernels: Vec<Arc<Kernel>> = prepared
         .kernels
         .into_iter()
         .map(|kernel| {
             Arc::new(Kernel {
-                facts: facts_of(&facts, &kernel.entry, &kernel.name, lines),
+                facts: told.of_entry(&kernel.entry, &kernel.name, lines),
                 fallback_facts: kernel
                     .form
                     .fallback()
-                    .map(|fallback| facts_of(&facts, &fallback.entry, &kernel.name, lines)),
+                    .map(|fallback| told.of_entry(&fallback.entry, &kernel.name, lines)),
                 counting_facts: kernel
                     .counting
                     .as_ref()
-                    .map(|entry| facts_of(&facts, entry, &kernel.name, lines)),
+                    .map(|entry| told.of_entry(entry, &kernel.name, lines)),
                 name: kernel.name,
                 entry: kernel.entry,
                 awaits: kernel.awaits,
@@ -403,21 +405,36 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
     LoadedInstance { id, loaded: Arc::new(loaded), kernels, lines: prepared.lines }
 }
 
-/// What the device says of an entry, under the name that the program knows.
-fn facts_of(
-    facts: &ModuleFacts,
-    entry: &str,
-    name: &str,
-    lines: Option<&[u32]>,
-) -> Result<KernelFacts, String> {
-    if let Some(kernel) = facts.kernels.iter().find(|kernel| kernel.name == entry) {
-        return Ok(KernelFacts { name: name.to_owned(), ..kernel.clone() });
+/// What the device says of a module's entries, by their names.
+struct Told<'a> {
+    kernels: BTreeMap<&'a str, &'a KernelFacts>,
+    refused: BTreeMap<&'a str, &'a RefusedKernel>,
+}
+
+impl<'a> Told<'a> {
+    fn of(facts: &'a ModuleFacts) -> Self {
+        Told {
+            kernels: facts.kernels.iter().map(|kernel| (&*kernel.name, kernel)).collect(),
+            refused: facts.refused.iter().map(|kernel| (&*kernel.name, kernel)).collect(),
+        }
     }
-    match facts.refused.iter().find(|refused| refused.name == entry) {
-        None => Err(format!("the device has no kernel `{entry}`")),
-        Some(refused) => {
-            let line = refused.line.and_then(|line| program_line(line, lines));
-            Err(RefusedKernel { line, ..refused.clone() }.reason())
+
+    /// What it says of an entry, under the name that the program knows.
+    fn of_entry(
+        &self,
+        entry: &str,
+        name: &str,
+        lines: Option<&[u32]>,
+    ) -> Result<KernelFacts, String> {
+        if let Some(kernel) = self.kernels.get(entry) {
+            return Ok(KernelFacts { name: name.to_owned(), ..(*kernel).clone() });
+        }
+        match self.refused.get(entry) {
+            None => Err(format!("the device has no kernel `{entry}`")),
+            Some(&refused) => {
+                let line = refused.line.and_then(|line| program_line(line, lines));
+                Err(RefusedKernel { line, ..refused.clone() }.reason())
+            }
         }
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! The image is a stranger's: unpacking is bounded by what was announced and by [`MAX_TEXT`].
 
-use super::refused;
+use super::{Bounds, refused};
 use crate::uploads::Image;
 use partita_engine::PrepareError;
 use partita_model::CudaResult;
@@ -15,7 +15,7 @@ use std::io::Read;
 const MAX_TEXT: u64 = 128 << 20;
 
 /// Links the texts of a program with several translation units.
-pub(super) fn linked(bundle: &Image) -> Result<String, PrepareError> {
+pub(super) fn linked(bundle: &Image, bounds: &Bounds) -> Result<String, PrepareError> {
     let mut texts = Vec::new();
     let mut room = MAX_TEXT;
     for image in images_of(&bundle.bytes)? {
@@ -26,8 +26,10 @@ pub(super) fn linked(bundle: &Image) -> Result<String, PrepareError> {
         let bytes = unpack(&image)?;
         texts.push(text_of(&bytes)?.to_owned());
     }
+    bounds.check_size(texts.iter().map(String::len).sum())?;
+    bounds.check()?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let text = partita_ptx::link(&texts).map_err(|error| {
+    let text = partita_ptx::link_until(&texts, &bounds.stop).map_err(|error| {
         refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
     })?;
     if text.len() as u64 > 2 * MAX_TEXT {

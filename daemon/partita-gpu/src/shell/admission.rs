@@ -55,6 +55,7 @@ impl Shell {
                 self.seats.insert(
                     id,
                     Seat {
+                        tenant: TenantId(peer.uid),
                         session: ClientSession::new(session),
                         attention,
                         pace,

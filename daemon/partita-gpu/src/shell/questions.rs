@@ -79,6 +79,7 @@ impl Shell {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
+                self.pool.set_limits(&config.limits);
                 self.engine.set_originals(config.originals);
                 // No other policy looks at profiles, and what is counted takes longer.
                 self.engine.set_profiling(config.policy.partitioner.compares_speeds());

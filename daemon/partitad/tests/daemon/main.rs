@@ -10,6 +10,7 @@ mod gpus;
 mod hold_up;
 mod log;
 mod memory;
+mod preparing;
 mod rights;
 mod sessions;
 #[path = "../support/mod.rs"]

@@ -426,6 +426,9 @@ impl State<'_> {
             }
             self.spread[index] = level;
             self.budget = self.budget.checked_sub(self.cfg.blocks.len())?;
+            if self.module.stop.is_asked() {
+                return None;
+            }
             for (inside, control) in region(self.cfg, block).iter().zip(&mut self.result.control) {
                 if *inside && *control < level {
                     *control = level;

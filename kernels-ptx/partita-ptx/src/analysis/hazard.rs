@@ -103,6 +103,9 @@ pub fn hazards(
             continue;
         }
         budget = budget.checked_sub(cfg.blocks.len() * 3).ok_or(too_large)?;
+        if module.stop.is_asked() {
+            return Err(too_large);
+        }
         let inside = region(&cfg, block);
         let succs = &cfg.blocks[index].succs;
         let leaves = |stop: &dyn Fn(&Waits) -> bool| {

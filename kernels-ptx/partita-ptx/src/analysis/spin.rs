@@ -12,33 +12,50 @@
 use crate::ir::{
     Base, Body, FuncId, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol, Table,
 };
+use crate::kernels::Reach;
+
+/// What the loops of a kernel, and the functions that it calls, may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Spins {
+    /// CTAs of the kernel may wait for each other.
+    pub waits: bool,
+    /// CTAs of the kernel may wait until others have come as far as they themselves have, as in
+    /// scans that look back: a loop loads what others write. A loop that only retries an atomic
+    /// operation, as locks do, waits for no CTA's whole work.
+    pub follows: bool,
+    /// The kernel may execute an instruction more than once: it has a loop, or calls functions.
+    pub loops: bool,
+}
+
+impl Spins {
+    /// Looks at a kernel and its reach ([`Module::reach`]).
+    #[must_use]
+    pub fn of(module: &Module, kernel: FuncId, reach: &Reach) -> Spins {
+        let follows =
+            |looks: &Looks<'_>, inst: &Inst| module.form(inst).op == Op::Ld && looks.looks(inst);
+        let body = reach.funcs.first().and_then(|&id| module.func(id).body.as_ref());
+        Spins {
+            waits: reaches(module, kernel, reach, |looks, inst| looks.looks(inst)),
+            follows: reaches(module, kernel, reach, follows),
+            loops: reach.indirect
+                || reach.funcs.len() > 1
+                || body.is_none_or(|body| in_loop(module, body, |_| true)),
+        }
+    }
+}
 
 /// Whether CTAs of this kernel may wait for each other.
 #[must_use]
 pub fn may_wait(module: &Module, kernel: FuncId) -> bool {
-    reaches(module, kernel, |looks, inst| looks.looks(inst))
+    Spins::of(module, kernel, &module.reach(kernel)).waits
 }
 
-/// Whether CTAs of this kernel may wait until others have come as far as they themselves have, as
-/// in scans that look back: a loop loads what others write. A loop that only retries an atomic
-/// operation, as locks do, waits for no CTA's whole work.
-#[must_use]
-pub fn may_follow(module: &Module, kernel: FuncId) -> bool {
-    reaches(module, kernel, |looks, inst| module.form(inst).op == Op::Ld && looks.looks(inst))
-}
-
-/// Whether a kernel may execute an instruction more than once: it has a loop, or calls functions.
-#[must_use]
-pub fn may_loop(module: &Module, kernel: FuncId) -> bool {
-    let reach = module.reach(kernel);
-    let body = reach.funcs.first().and_then(|&id| module.func(id).body.as_ref());
-    reach.indirect
-        || reach.funcs.len() > 1
-        || body.is_none_or(|body| in_loop(module, body, |_| true))
-}
-
-fn reaches(module: &Module, kernel: FuncId, is_look: impl Fn(&Looks<'_>, &Inst) -> bool) -> bool {
-    let reach = module.reach(kernel);
+fn reaches(
+    module: &Module,
+    kernel: FuncId,
+    reach: &Reach,
+    is_look: impl Fn(&Looks<'_>, &Inst) -> bool,
+) -> bool {
     reach.funcs.iter().any(|&id| {
         let Some(body) = &module.func(id).body else { return false };
         let looks = Looks::of(module, body);
@@ -166,6 +183,11 @@ impl<'a> Looks<'a> {
 mod tests {
     use super::*;
 
+    fn spins(module: &Module) -> Spins {
+        let kernel = module.kernels()[0].func;
+        Spins::of(module, kernel, &module.reach(kernel))
+    }
+
     fn check(body: &str, expected: bool) {
         let source = format!(
             ".version 8.4\n.target sm_90\n.address_size 64\n.global .u32 g;\n.shared .u32 s;\n\
@@ -186,7 +208,7 @@ mod tests {
                  .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} ret; }}"
             );
             let module = crate::parse(&source).unwrap();
-            may_follow(&module, module.kernels()[0].func)
+            spins(&module).follows
         };
         assert!(follows("A: ld.relaxed.gpu.global.u32 %r1, [g]; @%p bra A;"));
         assert!(!follows("A: atom.global.cas.b32 %r1, [g], 0, 1; @%p bra A;"));
@@ -202,7 +224,7 @@ mod tests {
                  .entry k() {{ .reg .pred %p; .reg .b32 %r<4>; {body} ret; }}"
             );
             let module = crate::parse(&source).unwrap();
-            may_loop(&module, module.kernels()[0].func)
+            spins(&module).loops
         };
         assert!(!loops("mov.u32 %r1, 1;"));
         assert!(!loops("@%p bra A; mov.u32 %r1, 1; A:"));

@@ -102,7 +102,7 @@ pub fn count(module: &Module) -> Rewritten {
         state.carry.place(&mut out);
     }
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     Rewritten { module: out, reports }
@@ -142,7 +142,7 @@ pub fn beside(module: &Module, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
         state.carry.place(&mut out);
     }
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     Beside { module: out, counting }
@@ -155,6 +155,9 @@ fn check(
     kernel: &Kernel,
 ) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
+    if module.stop.is_asked() {
+        return Err(vec![Refusal { pos, reason: Reason::Stopped }]);
+    }
     let mut refusals = Vec::new();
     if module.address_size != Some(64) || module.sm().is_none() {
         refusals.push(Refusal { pos, reason: Reason::Target });

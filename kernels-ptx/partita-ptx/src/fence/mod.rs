@@ -83,7 +83,7 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
         state.carry.place(&mut out);
     }
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     Rewritten { module: out, reports }
@@ -126,8 +126,11 @@ fn check(
     looked: &mut Looked<'_>,
     kernel: &Kernel,
 ) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
-    let mut refusals = Vec::new();
     let pos = module.func(kernel.func).pos;
+    if module.stop.is_asked() {
+        return Err(vec![Refusal { pos, reason: Reason::Stopped }]);
+    }
+    let mut refusals = Vec::new();
     if module.address_size != Some(64) || module.sm().is_none() {
         refusals.push(Refusal { pos, reason: Reason::Target });
     }

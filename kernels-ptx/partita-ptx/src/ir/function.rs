@@ -182,11 +182,12 @@ pub struct Body {
     pub tables: Vec<Table>,
 }
 
-/// Bodies are copied to be rewritten, so a copy's pools have room for what is added first.
+/// Bodies are copied to be rewritten, so a copy's pools have room for what is added first: at most
+/// as much as they have, for a module may have very many small bodies.
 impl Clone for Body {
     fn clone(&self) -> Self {
         fn with_room<T: Clone>(pool: &[T], room: usize) -> Vec<T> {
-            let mut copy = Vec::with_capacity(pool.len() + room);
+            let mut copy = Vec::with_capacity(pool.len() + room.min(pool.len()));
             copy.extend_from_slice(pool);
             copy
         }

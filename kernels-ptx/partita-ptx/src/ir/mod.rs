@@ -42,6 +42,8 @@ pub use operand::{Base, Operand, Slice, Symbol};
 pub use types::{Part, Space, Special, Type};
 pub use variable::{Dim, Init, Linkage, Pointer, Variable};
 
+use crate::stop::Stop;
+
 /// A place in the source, both counted from 1. Zero when a pass made the thing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pos {
@@ -111,6 +113,8 @@ pub struct Module {
     pub vars: Vec<Variable>,
     /// Functions by id.
     pub funcs: Vec<Function>,
+    /// When work on the module ends early.
+    pub stop: Stop,
 }
 
 impl Module {

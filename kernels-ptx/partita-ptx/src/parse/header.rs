@@ -13,6 +13,10 @@ impl Parser<'_> {
             self.skip_header_line();
         }
         while !self.exhausted() {
+            if self.module.stop.is_asked() {
+                self.error(self.token, "stopped here");
+                return;
+            }
             let before = self.token.start;
             if self.item().is_err() {
                 self.skip_item(before);

@@ -21,6 +21,7 @@ mod variable;
 
 use crate::error::{Diagnostic, Errors, MAX_ERRORS};
 use crate::ir::{Body, Module, Operand, Pos};
+use crate::stop::Stop;
 
 use lexer::{Kind, Lexer, Token};
 use scope::Scopes;
@@ -34,7 +35,17 @@ const MAX_DEPTH: u32 = 64;
 ///
 /// Every finding with its place, the line and what was expected; at most [`MAX_ERRORS`] of them.
 pub fn parse(source: &str) -> Result<Module, Errors> {
+    parse_until(source, &Stop::default())
+}
+
+/// Parses a PTX source unless it is told to stop. The module keeps `stop` for what comes after.
+///
+/// # Errors
+///
+/// As [`parse`]; and where it was stopped.
+pub fn parse_until(source: &str, stop: &Stop) -> Result<Module, Errors> {
     let mut parser = Parser::new(source);
+    parser.module.stop = stop.clone();
     if source.len() >= u32::MAX as usize / 4 {
         parser.error(parser.token, "source is larger than 1 GiB; split it into modules");
     } else {

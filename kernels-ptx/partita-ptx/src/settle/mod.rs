@@ -88,7 +88,7 @@ pub fn settle(module: &Module) -> Result<Settled, Errors> {
     }
     Errors::check(errors)?;
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     let text = |id: Option<VarId>| id.map(|id| out.text(out.var(id).name).to_owned());

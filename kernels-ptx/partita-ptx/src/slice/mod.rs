@@ -68,7 +68,7 @@ pub(crate) fn rewrite(
         state.carry.place(&mut out);
     }
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     Rewritten { module: out, reports }

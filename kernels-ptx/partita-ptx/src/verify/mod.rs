@@ -74,6 +74,9 @@ impl Verifier<'_> {
         }
         self.duplicates();
         for item in &module.items {
+            if module.stop.is_asked() {
+                return self.error(Pos::default(), 1, "stopped".to_owned());
+            }
             match item {
                 Item::Function(id) => self.function(module.func(*id)),
                 Item::Variable(id) => self.variable(module.var(*id)),

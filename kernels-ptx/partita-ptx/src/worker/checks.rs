@@ -153,6 +153,10 @@ impl<'m> Checker<'m> {
         kernel: &Kernel,
         options: &WorkerOptions,
     ) -> Result<Facts, Vec<Refusal>> {
+        if self.module.stop.is_asked() {
+            let pos = self.module.func(kernel.func).pos;
+            return Err(vec![Refusal { pos, reason: Reason::Stopped }]);
+        }
         let reach = self.calls.borrow_mut().reach(kernel.func);
         let mut found = self.look(kernel.func, true);
         for &func in reach.funcs.iter().filter(|&&func| func != kernel.func) {

@@ -168,7 +168,7 @@ pub(crate) fn rewrite(
     }
     copies.place(&mut out);
     debug_assert!(
-        crate::verify(module).is_err() || crate::verify(&out).is_ok(),
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
         "the pass broke the module"
     );
     Rewritten { module: out, reports }

@@ -1,0 +1,339 @@
+//! From a module's text to the text that the device loads: the forms of its kernels, and what the
+//! engine must know of each.
+//!
+//! A form adds some kilobytes to a kernel, however small the kernel is ([`Sizes`]). So a module
+//! with very many small kernels gets none: its kernels run as they were written, alone. Every step
+//! replaces the module of the step before, which is dropped.
+
+use super::{Bounds, KernelShape, Prepared, Target, refused};
+use partita_engine::{
+    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
+    RegisterBound,
+};
+use partita_model::{CudaResult, Originals, ParamLayout, Sharing};
+use partita_ptx::analysis::spin::Spins;
+use partita_ptx::count::{Beside, beside};
+use partita_ptx::{
+    Blocks, Calls, Ends, Errors, Kernel, KernelReport, Module, Outcome, Printed, Reach, Refusal,
+    Rewrite, Rewritten, WorkerOptions, cancel_with, choose, originals,
+};
+use sha2::{Digest, Sha256};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
+use std::sync::Arc;
+
+/// The largest text, in bytes, whose kernels get counting forms. These take three times as long to
+/// prepare and load. A program of 37 algorithms of Thrust has 4 MB. Other kernels are classified by
+/// probing.
+const MOST_COUNTED_TEXT: usize = 8 << 20;
+
+/// Bytes of text that a worker adds to its kernel.
+const WORKER_BYTES: usize = 12 << 10;
+/// Bytes of text that a counting worker beside it adds.
+const COUNTING_BYTES: usize = 16 << 10;
+/// Bytes that all forms of a module may add, beside [`GROWTH`].
+const LEAST_ROOM: usize = 8 << 20;
+/// Bytes that all forms of a module may add for each byte of its text.
+const GROWTH: usize = 4;
+
+/// What a module has room for.
+struct Sizes {
+    /// Forms at all.
+    forms: bool,
+    /// Forms that count.
+    counts: bool,
+}
+
+impl Sizes {
+    fn of(kernels: usize, text_bytes: usize) -> Sizes {
+        let room = LEAST_ROOM.saturating_add(text_bytes.saturating_mul(GROWTH));
+        let fits = |bytes: usize| kernels.saturating_mul(bytes) <= room;
+        let counts = text_bytes <= MOST_COUNTED_TEXT && fits(WORKER_BYTES + COUNTING_BYTES);
+        Sizes { forms: fits(WORKER_BYTES), counts }
+    }
+}
+
+/// What is known of a kernel as it was written.
+struct Facts {
+    hash: Arc<str>,
+    spins: Spins,
+    gives_up: bool,
+}
+
+/// Brings the kernels of a text into their forms.
+pub(super) fn rewrite(
+    text: &str,
+    target: Target,
+    purpose: &Purpose,
+    bounds: &Bounds,
+) -> Result<Prepared, PrepareError> {
+    bounds.check_size(text.len())?;
+    let invalid_ptx = |error: Errors| refused(CudaResult::ERROR_INVALID_PTX, error.to_string());
+    let parsed = partita_ptx::parse_until(text, &bounds.stop);
+    let verified = parsed.and_then(|module| partita_ptx::verify(&module).map(|()| module));
+    bounds.check()?;
+    let original = verified.map_err(invalid_ptx)?;
+    let kernels = original.kernels();
+    let facts = facts(&original, &kernels, target, bounds)?;
+
+    let confined = target.sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
+    let sizes = Sizes::of(kernels.len(), text.len());
+    let (module, fences) = fenced(original, &kernels, target, confined);
+    bounds.check()?;
+    let Beside { module, counting } = match confined && sizes.counts {
+        true => counted(module),
+        false => Beside { module, counting: vec![None; kernels.len()] },
+    };
+    bounds.check()?;
+    let form = if confined && sizes.forms { choose } else { originals };
+    let options = options(&kernels, target, purpose, &sizes);
+    let Rewritten { module, reports } = formed(module, form, &options);
+    bounds.check()?;
+    let (module, stoppable) = match confined {
+        true => stoppable(module, &reports, target),
+        false => (module, HashSet::new()),
+    };
+    bounds.check()?;
+
+    let report_of: HashMap<&str, &KernelReport> =
+        reports.iter().map(|report| (report.name.as_str(), report)).collect();
+    let too_many = (confined && !sizes.forms).then(|| {
+        format!(
+            "its module has {} kernels in {} bytes of PTX, too many for forms of their own",
+            kernels.len(),
+            text.len()
+        )
+    });
+    let mut prepared = Vec::with_capacity(kernels.len());
+    let mut shapes = Vec::with_capacity(kernels.len());
+    let each = kernels.iter().zip(facts).zip(fences).zip(counting);
+    for (((kernel, facts), fence), counting) in each {
+        let Some(report) = report_of.get(kernel.name.as_str()) else { continue };
+        let (shape, form) = match report.rewritten() {
+            Some(form) => {
+                // Where the original is kept beside the worker, the engine reports the original's
+                // facts.
+                let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
+                let (name, form) = confined_form(report, form, |entry| stoppable.contains(entry));
+                (KernelShape { form: name, shared_added }, form)
+            }
+            None => {
+                let reason = too_many.clone().unwrap_or_else(|| reasons(report.refusals()));
+                let shape = KernelShape { form: "original", shared_added: 0 };
+                let abort = stoppable.contains(kernel.name.as_str());
+                (shape, KernelForm::Original { reason, workspace: report.workspace, abort })
+            }
+        };
+        // The first CTAs of a counted launch run before the others, so they must not wait for them.
+        let counting = counting.filter(|name| {
+            let report = report_of.get(name.as_str()).copied();
+            let form = report.and_then(KernelReport::rewritten);
+            !facts.spins.waits
+                && form.is_some_and(|form| form.form == partita_ptx::KernelForm::Worker)
+        });
+        prepared.push(PreparedKernel {
+            fence,
+            hash: Some(facts.hash),
+            awaits: facts.spins.waits,
+            follows: facts.spins.follows,
+            gives_up: facts.gives_up,
+            loops: facts.spins.loops,
+            counting: counting.map(Into::into),
+            registers: register_bound(kernel, purpose),
+            ..prepared_kernel(kernel, form)?
+        });
+        shapes.push(shape);
+    }
+    drop(reports);
+    let Printed { text, lines } = partita_ptx::print_with_lines(&module);
+    let module = PreparedModule {
+        ptx: text.into(),
+        code: None,
+        kernels: prepared,
+        lines: Some(lines.into()),
+    };
+    Ok(Prepared { module, shapes })
+}
+
+/// What is known of the kernels as they were written.
+fn facts(
+    original: &Module,
+    kernels: &[Kernel],
+    target: Target,
+    bounds: &Bounds,
+) -> Result<Vec<Facts>, PrepareError> {
+    let mut calls = Calls::new(original);
+    kernels
+        .iter()
+        .map(|kernel| {
+            bounds.check()?;
+            let reach = calls.reach(kernel.func);
+            Ok(Facts {
+                hash: hash(original, &reach).into(),
+                spins: Spins::of(original, kernel.func, &reach),
+                gives_up: target.guards.ends && gives_up(original, &reach),
+            })
+        })
+        .collect()
+}
+
+/// The module with fences where the device asks for them, and how each kernel keeps to its window.
+fn fenced(
+    original: Module,
+    kernels: &[Kernel],
+    target: Target,
+    confined: bool,
+) -> (Module, Vec<Fence>) {
+    let Some(cell_bits) = target.guards.cell_bits.filter(|_| confined) else {
+        return (original, vec![Fence::Device; kernels.len()]);
+    };
+    let options = WorkerOptions { cell_bits, ..WorkerOptions::default() };
+    let Rewritten { module, reports } = partita_ptx::fence(&original, &options);
+    let by_func: BTreeMap<_, _> = reports.iter().map(|report| (report.func, report)).collect();
+    let fence_of = |kernel: &Kernel| match by_func.get(&kernel.func) {
+        Some(report) if report.refusals().is_empty() => Fence::Code,
+        report => Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default()),
+    };
+    let fences = kernels.iter().map(fence_of).collect();
+    (module, fences)
+}
+
+/// The module with counting kernels beside the others.
+fn counted(module: Module) -> Beside {
+    beside(&module, &|_| true)
+}
+
+/// The module with its kernels in another form.
+fn formed(
+    module: Module,
+    form: fn(&Module, &WorkerOptions) -> Rewritten,
+    options: &WorkerOptions,
+) -> Rewritten {
+    form(&module, options)
+}
+
+fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes) -> WorkerOptions {
+    let registers = match purpose {
+        Purpose::RunWithin(registers) => {
+            registers.iter().map(|(name, count)| (name.to_string(), *count)).collect()
+        }
+        Purpose::Run | Purpose::Registers(_) => BTreeMap::new(),
+    };
+    // Counting forms, which stand beside the program's kernels by now, need no originals.
+    let beside_forms = match target.originals {
+        Originals::Short | Originals::Alone if sizes.forms => {
+            kernels.iter().map(|kernel| kernel.name.clone()).collect()
+        }
+        _ => BTreeSet::new(),
+    };
+    WorkerOptions {
+        keep_originals: true,
+        beside: beside_forms,
+        grid_workspace: true,
+        registers,
+        ..WorkerOptions::default()
+    }
+}
+
+/// Makes kernels stoppable, and names those that look at the control block for it. Traps stay as
+/// they are where a fault ends only its grid. A kernel that spins must be stopped by the flag.
+fn stoppable(
+    module: Module,
+    reports: &[KernelReport],
+    target: Target,
+) -> (Module, HashSet<String>) {
+    let ends = if target.guards.ends { Ends::Launch } else { Ends::Kept };
+    // An original that is kept beside other forms has no control block.
+    let beside = |report: &KernelReport| report.rewritten()?.original.clone();
+    let originals: HashSet<String> = reports.iter().filter_map(beside).collect();
+    let entries = module.kernels();
+    let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
+    let originals = originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied));
+    let all: Vec<KernelReport> = reports.iter().cloned().chain(originals).collect();
+    let Rewritten { module, reports } = cancel_with(&module, &all, ends);
+    let changed = reports.into_iter().filter(|report| !report.added.is_empty());
+    (module, changed.map(|report| report.name).collect())
+}
+
+fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {
+    match purpose {
+        Purpose::RunWithin(_) => RegisterBound::Settled,
+        _ if kernel.max_registers.is_some() => RegisterBound::Settled,
+        _ if kernel.is_bounded() => RegisterBound::Blocks,
+        _ => RegisterBound::Nothing,
+    }
+}
+
+/// The form that confines a kernel to its application's SMs, and the form's name.
+fn confined_form(
+    report: &KernelReport,
+    form: &Rewrite,
+    stops: impl Fn(&str) -> bool,
+) -> (&'static str, KernelForm) {
+    let fallback = form.original.as_deref().map(|entry| Fallback {
+        entry: entry.into(),
+        for_broken_rows: form.blocks == Blocks::FullRows,
+        for_cooperative: form.needs_original,
+        abort: stops(entry),
+    });
+    let cta_values = Some(form.cta_values.clone());
+    match form.form {
+        partita_ptx::KernelForm::Worker => ("worker", KernelForm::Worker { cta_values, fallback }),
+        partita_ptx::KernelForm::Ticket => {
+            let reason = reasons(&report.passed_over);
+            ("ticket", KernelForm::Ticket { cta_values, fallback, reason })
+        }
+    }
+}
+
+/// Whether a kernel of this reach may execute `trap`, or fail an assertion.
+fn gives_up(module: &Module, reach: &Reach) -> bool {
+    reach.funcs.iter().any(|&id| {
+        let function = module.func(id);
+        let body = function.body.as_ref();
+        module.text(function.name) == "__assertfail"
+            || body.is_some_and(|body| {
+                body.insts().any(|(_, inst)| module.form(inst).op == partita_ptx::Op::Trap)
+            })
+    })
+}
+
+fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, PrepareError> {
+    let small = |bytes: u64| {
+        u32::try_from(bytes).map_err(|_| {
+            let text = format!("kernel `{}` has parameters of {bytes} bytes", kernel.name);
+            refused(CudaResult::ERROR_INVALID_PTX, text)
+        })
+    };
+    let params = kernel
+        .params
+        .iter()
+        .map(|param| Ok(ParamLayout { offset: small(param.offset)?, bytes: small(param.size)? }))
+        .collect::<Result<_, PrepareError>>()?;
+    // The pass keeps parameter names and appends its own parameter.
+    let name: Arc<str> = kernel.name.as_str().into();
+    Ok(PreparedKernel {
+        entry: Arc::clone(&name),
+        registers: RegisterBound::Nothing,
+        fence: Fence::Device,
+        hash: None,
+        awaits: false,
+        follows: false,
+        gives_up: false,
+        loops: true,
+        counting: None,
+        name,
+        params,
+        param_bytes: small(kernel.param_bytes)?,
+        form,
+    })
+}
+
+/// A name for a kernel's code. Equal code has the same name in every module and at every place.
+fn hash(module: &Module, reach: &Reach) -> String {
+    let digest = Sha256::digest(partita_ptx::print_kernel(module, reach));
+    digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn reasons(refusals: &[Refusal]) -> String {
+    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
