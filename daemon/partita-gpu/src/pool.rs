@@ -177,7 +177,16 @@ impl Shared {
             let asked = Arc::clone(&cancelled);
             let is_over = move || asked.load(Ordering::Relaxed) || Instant::now() >= end;
             let bounds = Bounds { stop: Stop::when(is_over), limits };
-            let result = prepare_once(&self.cache, image, target, &purpose, &bounds);
+            // Memory that a thread has freed becomes other threads' when it ends, and a preparation
+            // frees many times what it leaves.
+            let result = thread::scope(|scope| {
+                let prepare = || prepare_once(&self.cache, image, target, &purpose, &bounds);
+                let own = thread::Builder::new().name("prepare one".into());
+                own.spawn_scoped(scope, prepare).map_or_else(
+                    |error| Err(no_thread(&error.to_string())),
+                    |thread| thread.join().unwrap_or_else(|_| Err(no_thread("it ended"))),
+                )
+            });
             let kept = kept(self.store.as_deref(), result.as_deref().ok());
             self.jobs().queue.end(ticket, Instant::now());
             self.changed.notify_all();
@@ -192,6 +201,11 @@ impl Shared {
             let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
         }
     }
+}
+
+fn no_thread(why: &str) -> PrepareError {
+    let text = format!("no thread to prepare the module: {why}; try again");
+    PrepareError { code: CudaResult::ERROR_OUT_OF_MEMORY, text }
 }
 
 /// The stored profiles of a module's kernels.

@@ -18,7 +18,7 @@ use images::{linked, text_of, unpack};
 use rewrite::rewrite;
 
 /// Bytes of memory that preparing and loading a text takes at most, for each of its bytes.
-const MEMORY_PER_BYTE: u64 = 40;
+const MEMORY_PER_BYTE: u64 = 50;
 
 pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }

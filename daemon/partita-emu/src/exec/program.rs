@@ -222,6 +222,33 @@ impl SharedVariable {
 }
 
 impl Program {
+    /// Gives back the room in which tables grew: a module may have very many programs.
+    pub fn shrink(&mut self) {
+        self.code.shrink_to_fit();
+        self.lines.shrink_to_fit();
+        self.weights.shrink_to_fit();
+        self.constants32.shrink_to_fit();
+        self.constants64.shrink_to_fit();
+        self.lane_ops.shrink_to_fit();
+        self.memory_ops.shrink_to_fit();
+        self.atomic_ops.shrink_to_fit();
+        self.wide_atomics.shrink_to_fit();
+        self.async_ops.shrink_to_fit();
+        self.warp_ops.shrink_to_fit();
+        self.barrier_ops.shrink_to_fit();
+        self.system_ops.shrink_to_fit();
+        self.matrix_ops.shrink_to_fit();
+        self.texture_ops.shrink_to_fit();
+        self.call_ops.shrink_to_fit();
+        self.functions.shrink_to_fit();
+        self.branch_tables.shrink_to_fit();
+        self.meets.shrink_to_fit();
+        self.registers.shrink_to_fit();
+        self.shared_variables.shrink_to_fit();
+        self.params.shrink_to_fit();
+        self.segments.shrink();
+    }
+
     /// Whether it calls `malloc`.
     #[must_use]
     pub fn allocates(&self) -> bool {

@@ -4,7 +4,6 @@ use super::grid::{Footprint, Grid, Stays};
 use super::{EmulatedGpu, LoadedModule};
 use crate::exec::access::weak;
 use crate::exec::decode::{self, Image};
-use crate::exec::program::Program;
 use crate::memory::Grants;
 use crate::timing::memory::MemoryCounts;
 use partita_device::{
@@ -44,6 +43,7 @@ impl EmulatedGpu {
             return Err(error);
         }
         let kernels = decode::decode(&module, &image);
+        drop(module);
         let mut facts = ModuleFacts {
             variables: image
                 .variables
@@ -64,12 +64,12 @@ impl EmulatedGpu {
                 what: refusal.what,
             });
         }
-        if kernels.programs.iter().any(Program::allocates) {
+        if kernels.programs.iter().any(|program| program.allocates()) {
             self.memory.provide_heap(window);
         }
         for mut program in kernels.programs {
             if self.weak.is_some() {
-                weak::through_side_table(&mut program);
+                weak::through_side_table(Arc::make_mut(&mut program));
             }
             facts.kernels.push(KernelFacts {
                 name: program.name.clone(),
@@ -78,7 +78,7 @@ impl EmulatedGpu {
                 local: Bytes(u64::from(program.local)),
                 max_threads: program.max_threads,
             });
-            loaded.programs.insert(program.name.clone(), Arc::new(program));
+            loaded.programs.insert(program.name.clone(), program);
         }
         Ok((loaded, facts))
     }

@@ -109,6 +109,12 @@ fn ends(op: Op) -> bool {
 }
 
 impl Segments {
+    /// Gives back the room in which the lists grew.
+    pub(crate) fn shrink(&mut self) {
+        self.list.shrink_to_fit();
+        self.at.shrink_to_fit();
+    }
+
     /// The segments of a program.
     #[must_use]
     pub fn of(program: &Program) -> Self {

@@ -88,21 +88,15 @@ pub(super) fn rewrite(
     let options = options(&kernels, target, purpose, &sizes);
     let Rewritten { module, reports } = formed(module, form, &options);
     bounds.check()?;
-    let (module, stoppable) = match confined {
-        true => stoppable(module, &reports, target),
-        false => (module, HashSet::new()),
+    let (module, reports, stoppable) = match confined {
+        true => stoppable(module, reports, target),
+        false => (module, reports, HashSet::new()),
     };
     bounds.check()?;
 
     let report_of: HashMap<&str, &KernelReport> =
         reports.iter().map(|report| (report.name.as_str(), report)).collect();
-    let too_many = (confined && !sizes.forms).then(|| {
-        format!(
-            "its module has {} kernels in {} bytes of PTX, too many for forms of their own",
-            kernels.len(),
-            text.len()
-        )
-    });
+    let too_many = (confined && !sizes.forms).then_some("its module has too many small kernels");
     let mut prepared = Vec::with_capacity(kernels.len());
     let mut shapes = Vec::with_capacity(kernels.len());
     let each = kernels.iter().zip(facts).zip(fences).zip(counting);
@@ -117,7 +111,7 @@ pub(super) fn rewrite(
                 (KernelShape { form: name, shared_added }, form)
             }
             None => {
-                let reason = too_many.clone().unwrap_or_else(|| reasons(report.refusals()));
+                let reason = too_many.map_or_else(|| reasons(report.refusals()), str::to_owned);
                 let shape = KernelShape { form: "original", shared_added: 0 };
                 let abort = stoppable.contains(kernel.name.as_str());
                 (shape, KernelForm::Original { reason, workspace: report.workspace, abort })
@@ -238,20 +232,23 @@ fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes)
 /// they are where a fault ends only its grid. A kernel that spins must be stopped by the flag.
 fn stoppable(
     module: Module,
-    reports: &[KernelReport],
+    mut reports: Vec<KernelReport>,
     target: Target,
-) -> (Module, HashSet<String>) {
+) -> (Module, Vec<KernelReport>, HashSet<String>) {
     let ends = if target.guards.ends { Ends::Launch } else { Ends::Kept };
     // An original that is kept beside other forms has no control block.
     let beside = |report: &KernelReport| report.rewritten()?.original.clone();
     let originals: HashSet<String> = reports.iter().filter_map(beside).collect();
-    let entries = module.kernels();
-    let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
-    let originals = originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied));
-    let all: Vec<KernelReport> = reports.iter().cloned().chain(originals).collect();
-    let Rewritten { module, reports } = cancel_with(&module, &all, ends);
-    let changed = reports.into_iter().filter(|report| !report.added.is_empty());
-    (module, changed.map(|report| report.name).collect())
+    let own = reports.len();
+    if !originals.is_empty() {
+        let entries = module.kernels();
+        let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
+        reports.extend(originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied)));
+    }
+    let stopped = cancel_with(&module, &reports, ends);
+    reports.truncate(own);
+    let changed = stopped.reports.into_iter().filter(|report| !report.added.is_empty());
+    (stopped.module, reports, changed.map(|report| report.name).collect())
 }
 
 fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {

@@ -253,6 +253,8 @@ impl Shell {
         match seat.attention {
             Attention::Awake(since) if now.duration_since(since) < LINGER => return Served::Quiet,
             Attention::Awake(_) => {}
+            // An answer that the ring has no room for goes on when the client has read, and tells.
+            Attention::Answered if seat.session.end().is_blocked() => {}
             Attention::Answered | Attention::Asleep => {
                 seat.attention = Attention::Asleep;
                 return Served::Asleep;

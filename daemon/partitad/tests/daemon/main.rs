@@ -9,6 +9,7 @@ mod endless;
 mod gpus;
 mod hold_up;
 mod log;
+mod many_kernels;
 mod memory;
 mod preparing;
 mod rights;

@@ -31,6 +31,7 @@ use partita_ptx::{
     VarId,
 };
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use calls::{CallGraph, ThreadStack};
 use operands::written_once;
@@ -56,8 +57,8 @@ type Result<T> = std::result::Result<T, Refusal>;
 /// The kernels of a module that can run, and the refused kernels with their reasons.
 #[derive(Debug, Default)]
 pub struct Kernels {
-    /// In source order.
-    pub programs: Vec<Program>,
+    /// In source order. A program is large, and a module may have very many.
+    pub programs: Vec<Arc<Program>>,
     /// Name and reason.
     pub refused: Vec<(String, Refusal)>,
 }
@@ -73,7 +74,10 @@ pub fn decode(module: &Module, image: &Image) -> Kernels {
         }
         let id = FuncId(index as u32);
         match Decoder::new(module, image, &calls).kernel(id) {
-            Ok(program) => kernels.programs.push(program),
+            Ok(mut program) => {
+                program.shrink();
+                kernels.programs.push(Arc::new(program));
+            }
             Err(refusal) => kernels.refused.push((module.text(function.name).to_owned(), refusal)),
         }
     }
