@@ -211,7 +211,10 @@ struct Client {
 
 impl Client {
     fn connect(folder: &Path) -> Result<Client, WireError> {
-        let session = Session::connect(folder)?;
+        Ok(Client::new(Session::connect(folder)?)?)
+    }
+
+    fn new(session: Session) -> Result<Client, CallError> {
         let bytes = PTX.as_bytes();
         let image = Image { kind: ImageKind::Ptx, bytes, unpacked_bytes: bytes.len() as u64 };
         let module = session.load_module(&image)?;
