@@ -31,7 +31,7 @@ pub struct Printed {
     pub lines: Vec<u32>,
 }
 
-/// Prints a module as [`print`] does, with the lines of its source.
+/// Prints a module as [`print()`] does, with the lines of its source.
 #[must_use]
 pub fn print_with_lines(module: &Module) -> Printed {
     let mut printer = Printer::new(module, Vec::new());
