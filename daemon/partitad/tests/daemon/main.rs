@@ -6,6 +6,7 @@
 mod connections;
 mod crowd;
 mod endless;
+mod faults;
 mod gpus;
 mod hold_up;
 mod log;
