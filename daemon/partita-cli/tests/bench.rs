@@ -6,7 +6,16 @@ use common::{expect, partita, text};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::Command;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use tempfile::TempDir;
+
+/// Who writes and starts programs. A process that another thread forks meanwhile has the file open
+/// for writing until it executes something else, and the system starts no such file.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+fn turn() -> MutexGuard<'static, ()> {
+    ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A folder with a copy of `partita`, so that no `partita-bench` that was built lies beside it.
 fn alone() -> TempDir {
@@ -31,6 +40,7 @@ fn put_program(folder: &TempDir, script: &str) {
 
 #[test]
 fn without_the_program_the_message_says_how_to_get_it() {
+    let _turn = turn();
     let folder = alone();
     let remedy = "cargo install --path tests/partita-bench";
     let path = folder.path().display().to_string();
@@ -41,6 +51,7 @@ fn without_the_program_the_message_says_how_to_get_it() {
 
 #[test]
 fn arguments_and_exit_code_go_through() {
+    let _turn = turn();
     let folder = alone();
     put_program(&folder, "#!/bin/sh\nprintf '<%s>' \"$@\"\nexit 7\n");
     let args = ["bench", "gpu", "--help", "-h", "", "--", "two words", "--json"];
@@ -51,6 +62,7 @@ fn arguments_and_exit_code_go_through() {
 /// The process stays the same one, so a signal reaches the program and its end reaches the caller.
 #[test]
 fn the_process_becomes_the_program() {
+    let _turn = turn();
     let folder = alone();
     put_program(&folder, "#!/bin/sh\nkill -USR1 $$\n");
     let mut command = partita_in(&folder, &["bench"]);

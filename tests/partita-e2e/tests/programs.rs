@@ -7,7 +7,7 @@ use partita_model::{Nanos, Sharing, Timekeeping, TraceEntry};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 fn output(command: &mut Command) -> Output {
@@ -174,15 +174,25 @@ fn ten_million_elements() {
     expect_success(&output, &["PASSED"]);
 }
 
+/// A program of these bytes. Another process writes it: what a thread forks meanwhile would have
+/// the file open, and the system starts no file that somebody has open for writing.
+fn program_of(folder: &tempfile::TempDir, name: &str, bytes: &[u8]) -> PathBuf {
+    let (source, program) = (folder.path().join("bytes"), folder.path().join(name));
+    std::fs::write(&source, bytes).expect("the folder takes a file");
+    std::fs::set_permissions(&source, std::fs::Permissions::from_mode(0o755))
+        .expect("it is our file");
+    let copied = Command::new("cp").args([&source, &program]).status();
+    assert!(copied.expect("there is a cp").success());
+    program
+}
+
 #[test]
 fn the_kernel_that_runs_is_the_one_in_the_fatbin() {
     let program = toolchain::program("vecAdd");
     let mut bytes = std::fs::read(&program).unwrap();
     assert_eq!(fatbin::patch_ptx(&mut bytes, "add.f32", "sub.f32"), 1);
     let folder = tempfile::tempdir().unwrap();
-    let patched = folder.path().join("vecSub");
-    std::fs::write(&patched, bytes).unwrap();
-    std::fs::set_permissions(&patched, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let patched = program_of(&folder, "vecSub", &bytes);
 
     let output = output(run_private(&patched).arg("1000"));
     let sum: f64 =
@@ -313,9 +323,7 @@ fn malformed_ptx_is_refused_with_its_place() {
     let mut bytes = std::fs::read(&program).unwrap();
     assert_eq!(fatbin::patch_ptx(&mut bytes, "add.f32", "add.f32 ,"), 1);
     let folder = tempfile::tempdir().unwrap();
-    let patched = folder.path().join("broken");
-    std::fs::write(&patched, bytes).unwrap();
-    std::fs::set_permissions(&patched, std::fs::Permissions::from_mode(0o755)).unwrap();
+    let patched = program_of(&folder, "broken", &bytes);
 
     let output = output(run_private(&patched).arg("10"));
     let stderr = text(&output.stderr);

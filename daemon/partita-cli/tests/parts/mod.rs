@@ -47,8 +47,12 @@ impl Parts {
     pub fn new() -> Parts {
         let folder = tempfile::tempdir().unwrap();
         let daemon = folder.path().join("partitad");
-        std::fs::write(&daemon, FAKE_DAEMON).unwrap();
-        std::fs::set_permissions(&daemon, std::fs::Permissions::from_mode(0o755)).unwrap();
+        // Another process writes it: what a thread forks meanwhile would have the file open, and
+        // the system starts no file that somebody has open for writing.
+        let text = folder.path().join("partitad.text");
+        std::fs::write(&text, FAKE_DAEMON).unwrap();
+        std::fs::set_permissions(&text, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert!(Command::new("cp").arg(&text).arg(&daemon).status().unwrap().success());
         std::fs::copy(harmless_library(), folder.path().join("libpartita_cuda.so")).unwrap();
         Parts { folder }
     }

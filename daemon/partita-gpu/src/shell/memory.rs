@@ -20,6 +20,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Looks take at most one part in so many of the time.
 const SHARE: u32 = 20;
 
+/// How long the memory of one ended session is waited for before another is ended. A kernel that
+/// cannot be stopped keeps its session's memory for as long as it runs.
+const ENDING: Duration = Duration::from_secs(5);
+
 /// Bytes of an estimate: one queued operation, one allocation, and one byte of a module's text.
 const OPERATION_BYTES: u64 = 512;
 const ALLOCATION_BYTES: u64 = 256;
@@ -33,8 +37,9 @@ pub(super) struct MemoryWatch {
     machine: u64,
     limits: Limits,
     next: Instant,
-    /// Sessions that were ended and have not given everything back: their shared memory.
-    ending: BTreeMap<SessionId, Arena>,
+    /// Sessions that were ended and have not given everything back: since when, and their shared
+    /// memory.
+    ending: BTreeMap<SessionId, (Instant, Arena)>,
 }
 
 impl MemoryWatch {
@@ -54,7 +59,7 @@ impl MemoryWatch {
 
     /// Nothing of a session is left on the device.
     pub(super) fn released(&mut self, session: SessionId) {
-        let Some(arena) = self.ending.remove(&session) else { return };
+        let Some((_, arena)) = self.ending.remove(&session) else { return };
         // The program may live on, and its pages with it.
         if let Err(error) = arena.discard(0, arena.size()) {
             tracing::warn!(session = session.0, %error, "its memory stays until it exits");
@@ -65,8 +70,9 @@ impl MemoryWatch {
 impl Shell {
     /// Looks, if it is time to, and ends a session that holds too much.
     pub(super) fn look_at_memory(&mut self, now: Instant) -> Result<(), ShellError> {
-        // One at a time: what the last one held comes back first.
-        if now < self.memory.next || !self.memory.ending.is_empty() {
+        // One at a time: what the last one held comes back first, unless it takes too long.
+        let waits = |since: &Instant| now.duration_since(*since) < ENDING;
+        if now < self.memory.next || self.memory.ending.values().any(|(since, _)| waits(since)) {
             return Ok(());
         }
         let verdict = self.verdict();
@@ -118,7 +124,8 @@ impl Shell {
         self.with_session(id, |client| client.output(Console::Error, sentence.as_bytes()));
         self.carry_out()?;
         if let Some(mut seat) = self.seats.remove(&id) {
-            self.memory.ending.insert(id, seat.session.end().arena());
+            let arena = seat.session.end().arena();
+            self.memory.ending.insert(id, (Instant::now(), arena));
             self.close(id, CloseReason::Died);
         }
         Ok(())
