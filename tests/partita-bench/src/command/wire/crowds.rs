@@ -5,7 +5,7 @@
 //! the one before. Kernels are executed, and each program has SMs of its own where there are
 //! enough.
 
-use super::{Client, WireError};
+use super::{Client, Config, WireError};
 use partita_cli::failure::Failure;
 use partita_cli::report::Metric;
 use partita_cli::run::child::{ChildDaemon, Parts};
@@ -32,7 +32,10 @@ pub(super) fn measure(is_quick: bool, metrics: &mut Vec<Metric>) -> Result<(), F
         // With timing the largest crowd takes minutes.
         let devices = if *programs > MOST_TIMED { &DEVICES[..1] } else { &DEVICES[..] };
         for (device, timing) in devices {
-            let daemon = ChildDaemon::start(&Parts::find((*device).to_owned())?, &[])?;
+            let partitioner = if *timing == "on" { "cd-search" } else { "even" };
+            let config = Config::new(partitioner)?;
+            let parts = Parts::find((*device).to_owned())?;
+            let daemon = ChildDaemon::start(&parts, &config.arguments())?;
             let seconds = until_done(daemon.folder(), *programs)?;
             let launches = f64::from(*programs) * f64::from(LAUNCHES);
             let name = format!("{programs} programs, timing={timing}");

@@ -16,7 +16,7 @@ use partita_client::image::{Image, ImageKind};
 use partita_client::{CallError, ConnectError, Launch, LoadedModule, Session, StreamHandle};
 use partita_model::{Dim3, StatusReport};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
-use std::io;
+use std::io::{self, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Barrier;
@@ -43,6 +43,8 @@ const COPY_BYTES: usize = 64 << 20;
 const COPIES: usize = 9;
 /// The work of `--quick` is divided by this.
 const QUICK_SCALE: u32 = 100;
+/// More sessions than a crowd has.
+const SESSIONS: u32 = 4096;
 const FAIRNESS: Duration = Duration::from_secs(2);
 
 /// A kernel with parameters of a usual size.
@@ -92,6 +94,8 @@ enum WireError {
     Connect(#[from] ConnectError),
     #[error("a call failed: {0}")]
     Call(#[from] CallError),
+    #[error("the daemon's configuration cannot be written: {0}")]
+    Config(io::Error),
     #[error("the yardstick failed: {0}")]
     System(#[from] rustix::io::Errno),
     #[error("the daemon cannot be asked: {0}")]
@@ -107,6 +111,25 @@ enum WireError {
     Clients { clients: u16, launching: u16 },
 }
 
+/// A configuration for a daemon of many clients, which are all of one user.
+struct Config {
+    file: tempfile::NamedTempFile,
+}
+
+impl Config {
+    fn new(partitioner: &str) -> Result<Config, WireError> {
+        let mut file = tempfile::NamedTempFile::new().map_err(WireError::Config)?;
+        write!(file, "[policy]\npartitioner = \"{partitioner}\"\nsessions_per_user = {SESSIONS}\n")
+            .map_err(WireError::Config)?;
+        Ok(Config { file })
+    }
+
+    /// What the daemon gets.
+    fn arguments(&self) -> [&str; 2] {
+        ["--config", self.file.path().to_str().unwrap_or_default()]
+    }
+}
+
 impl WireArgs {
     /// Measures.
     pub fn report(&self) -> Result<Report, Failure> {
@@ -118,7 +141,8 @@ impl WireArgs {
         let mut metrics = Vec::new();
         self.one(ChildDaemon::start(&parts, &[])?.folder(), &mut metrics)?;
         // Memory that the launches of one client leave behind would hide what the crowd takes.
-        let daemon = ChildDaemon::start(&parts, &[])?;
+        let config = Config::new("even")?;
+        let daemon = ChildDaemon::start(&parts, &config.arguments())?;
         self.crowd(daemon.folder(), FAIRNESS / self.scale(), &mut metrics)?;
         drop(daemon);
         crowds::measure(self.quick, &mut metrics)?;
