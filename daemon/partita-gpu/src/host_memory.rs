@@ -19,8 +19,8 @@ use std::path::{Path, PathBuf};
 const EIGHTHS_OF_ALL: u64 = 6;
 const EIGHTHS_OF_ONE: u64 = 4;
 
-/// The least part of the limit of all for which a session is ended, one in so many: memory that the
-/// process does not give back to the system is nobody's fault.
+/// A session that holds less than this part of the limit of all is never ended for all: memory that
+/// the process keeps from the system is nobody's fault. The part is one in this many.
 const SUBSTANTIAL: u64 = 8;
 
 /// What is added to the system's score for processes that go first when memory runs out
@@ -93,8 +93,6 @@ impl Held {
 pub struct Verdict {
     /// What the session holds.
     pub held: Held,
-    /// What all sessions of its tenant hold, in bytes.
-    pub tenants: u64,
     /// Whose limit is exceeded; `None`: that of all tenants together.
     pub of: Option<TenantId>,
     /// The limit in bytes.
@@ -169,7 +167,7 @@ pub fn judge(limits: &Limits, process: u64, held: &[Held]) -> Option<Verdict> {
     };
     let over = |(&tenant, &bytes): (&TenantId, &u64)| {
         let (limit, counted) = (limits.of(tenant), bytes.min(process));
-        let verdict = |&held| Verdict { held, tenants: bytes, of: Some(tenant), limit, counted };
+        let verdict = |&held| Verdict { held, of: Some(tenant), limit, counted };
         if counted > limit { open(tenant).map(verdict) } else { None }
     };
     if let Some(verdict) = tenants.iter().find_map(over) {
@@ -178,10 +176,10 @@ pub fn judge(limits: &Limits, process: u64, held: &[Held]) -> Option<Verdict> {
     if process <= limits.all {
         return None;
     }
-    let (&tenant, &bytes) = tenants.iter().max_by_key(|(_, bytes)| **bytes)?;
+    let (&tenant, _) = tenants.iter().max_by_key(|(_, bytes)| **bytes)?;
     let held = open(tenant).filter(|held| held.bytes() >= limits.all / SUBSTANTIAL)?;
     let (limit, counted) = (limits.all, process);
-    Some(Verdict { held: *held, tenants: bytes, of: None, limit, counted })
+    Some(Verdict { held: *held, of: None, limit, counted })
 }
 
 /// Memory that this process may use, in bytes: the machine's, or less where a control group says

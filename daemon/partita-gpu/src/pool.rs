@@ -1,8 +1,8 @@
 //! Threads that prepare modules beside the owner thread, and what they have prepared before.
 //!
 //! The threads take turns by tenant ([`queue`]). Results come back over a channel; an eventfd wakes
-//! whoever sleeps for them. What was prepared is kept by content ([`cache`]), so that the second
-//! program with the same kernels does not wait.
+//! the thread that sleeps for them. What was prepared is kept by content ([`cache`]), so that the
+//! second program with the same kernels does not wait.
 //!
 //! A module that takes too long, or whose session has ended, is given up: the long loops of its
 //! preparation ask for that ([`partita_ptx::Stop`]).

@@ -20,8 +20,8 @@ use partita_fake_gpu as _;
 /// Far above what anything here takes.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Whoever has a stand-in. A window's addresses are released and reserved again in parts, and the
-/// stand-in of another test takes them in between: the driver's own process has one GPU's driver.
+/// The right to have a stand-in, which one test has at a time. The device releases a window's
+/// addresses and reserves them again in parts; the stand-in of another test would take them.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// The stand-in, loaded from a file of its own. A process has one at a time.

@@ -141,7 +141,7 @@ impl<J> Queue<J> {
         }
     }
 
-    /// A session has ended: drops its jobs, and cancels those that run.
+    /// Drops the waiting jobs of a session that has ended, and cancels its running ones.
     pub fn forget(&mut self, session: SessionId) {
         self.waiting.retain(|owner, _| owner.session != session);
         self.sessions.remove(&session);

@@ -191,7 +191,7 @@ fn fenced(
     (module, fences)
 }
 
-/// The module with counting kernels beside the others.
+/// Adds to the module a counting kernel beside each kernel.
 fn counted(module: Module) -> Beside {
     beside(&module, &|_| true)
 }

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// The least time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Looks take at most one part in so many of the time.
+/// The owner spends at most this part of its time on looks: one in this many.
 const SHARE: u32 = 20;
 
 /// How long the memory of one ended session is waited for before another is ended. A kernel that

@@ -33,8 +33,8 @@ fn is_answered(stream: &UnixStream) -> bool {
     peeked.is_ok()
 }
 
-/// Connects so often, waits until so many are refused, and returns those that are held and those
-/// that are refused.
+/// Opens `connections` connections, and waits until the daemon has refused the expected number.
+/// Returns the connections that are held and those that are refused.
 fn crowd(
     daemon: &Daemon,
     connections: usize,

@@ -16,7 +16,7 @@ use std::time::Duration;
 const POINT: &str = "PARTITAD_TEST_DEATH";
 const SOCKETS: &str = "PARTITAD_TEST_SOCKETS";
 
-/// Not a test of its own: the client that the others kill.
+/// The client that the other tests kill; by itself it tests nothing.
 #[test]
 fn child() {
     let Some(point) = std::env::var_os(POINT) else { return };
