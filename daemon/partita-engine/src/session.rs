@@ -40,8 +40,8 @@ pub struct Holding {
     pub operations: usize,
     /// Allocations of device memory, and variables of modules.
     pub allocations: usize,
-    /// Whether it works; otherwise it has failed or is being closed.
-    pub is_open: bool,
+    /// Whether it can be ended; otherwise it is being closed.
+    pub can_end: bool,
 }
 
 /// Why a session could not be opened.

@@ -68,8 +68,9 @@ pub struct Held {
     pub session: SessionId,
     /// Its tenant.
     pub tenant: TenantId,
-    /// Whether it works; a session that has failed or closes gives its memory back soon.
-    pub is_open: bool,
+    /// Whether it can be ended; a session that closes gives its memory back soon. One that has
+    /// failed keeps its memory until its program exits.
+    pub can_end: bool,
     /// Page-locked and managed memory, and the memory that copies go through.
     pub shared: u64,
     /// Memory of an emulated GPU.
@@ -162,7 +163,7 @@ pub fn judge(limits: &Limits, process: u64, held: &[Held]) -> Option<Verdict> {
     }
     let open = |tenant| {
         held.iter()
-            .filter(move |session| session.tenant == tenant && session.is_open)
+            .filter(move |session| session.tenant == tenant && session.can_end)
             .max_by_key(|session| session.bytes())
     };
     let over = |(&tenant, &bytes): (&TenantId, &u64)| {
@@ -227,7 +228,7 @@ mod tests {
         Held {
             session: SessionId(session),
             tenant,
-            is_open: true,
+            can_end: true,
             shared: mib << 20,
             device: 0,
             modules: 0,
@@ -269,7 +270,7 @@ mod tests {
     fn nobody_is_ended_for_what_nobody_holds() {
         let sessions = [held(1, ALICE, 90), held(2, BOB, 10)];
         assert_eq!(judge(&limits(), 9000 << 20, &sessions), None);
-        let ended = Held { is_open: false, ..held(1, ALICE, 501) };
+        let ended = Held { can_end: false, ..held(1, ALICE, 501) };
         assert_eq!(judge(&limits(), 600 << 20, &[ended]), None);
     }
 

@@ -463,7 +463,7 @@ impl Sessions {
             window: record.window_id,
             operations: record.operations,
             allocations: record.window.live_ranges(),
-            is_open: record.is_open(),
+            can_end: record.state != SessionState::Closing,
         })
     }
 

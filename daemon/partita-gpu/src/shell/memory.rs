@@ -104,7 +104,7 @@ impl Shell {
                 Held {
                     session: id,
                     tenant: holding.tenant,
-                    is_open: holding.is_open && seat.is_some(),
+                    can_end: holding.can_end && seat.is_some(),
                     shared: shared.get(&id).copied().unwrap_or(0),
                     device: self.device.host_bytes(holding.window),
                     modules: text.saturating_mul(TEXT_FACTOR),

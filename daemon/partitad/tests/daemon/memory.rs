@@ -19,15 +19,20 @@ fn hear(console: Console, text: &[u8]) {
     TOLD.lock().unwrap().extend_from_slice(text);
 }
 
-/// One program does `step` over and over, beside one that computes: it gets CUDA's error for
-/// memory, and the other one nothing.
-fn check(step: impl Fn(&Session, u64) -> Result<(), CallError>, what: &str) {
+/// A daemon with that limit.
+fn limited() -> Daemon {
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("partitad.toml");
     let quota =
         format!("[policy]\npartitioner = \"even\"\n[[policy.host_memory]]\nmib = {LIMIT_MIB}\n");
     std::fs::write(&config, quota).unwrap();
-    let daemon = Daemon::with(&["--config", config.to_str().unwrap()]);
+    Daemon::with(&["--config", config.to_str().unwrap()])
+}
+
+/// One program does `step` over and over, beside one that computes: it gets CUDA's error for
+/// memory, and the other one nothing.
+fn check(step: impl Fn(&Session, u64) -> Result<(), CallError>, what: &str) {
+    let daemon = limited();
     let healthy = daemon.connect();
     let greedy = Session::connect_with_output(&daemon.sockets(), hear).unwrap();
     let ended = (0..STEPS).find_map(|index| {
@@ -106,6 +111,29 @@ fn memory_of_the_emulated_gpu_counts_where_it_was_touched() {
         },
         "of memory of the emulated GPU",
     );
+}
+
+/// A program whose kernel has failed keeps its memory as long as it lives. It goes before the
+/// smaller program that works.
+#[test]
+fn a_program_that_has_failed_goes_for_its_memory() {
+    let daemon = limited();
+    let working = daemon.connect();
+    let failed = daemon.connect();
+    let touch = |client: &Client, bytes: u64| {
+        let to = client.session.mem_alloc(bytes).unwrap();
+        client.session.fill(StreamHandle::LEGACY, to, 7, 4, bytes / 4).unwrap();
+        client.session.synchronize(None)
+    };
+    touch(&failed, 2 * STEP).unwrap();
+    failed.launch("spin", 1, &[0; 12]);
+    let error = failed.session.synchronize(None).unwrap_err();
+    assert_eq!(error.code, code::ILLEGAL_ADDRESS, "{error:?}");
+    touch(&working, STEP + STEP / 2).unwrap();
+    daemon.wait_for("its memory to come back", |status| {
+        status.applications.len() == 1 && resident_mib(status.gpu.pid) < LIMIT_MIB
+    });
+    working.check(&working.spin(10, 10));
 }
 
 /// A variable of 1 GiB of which one byte has a value.
