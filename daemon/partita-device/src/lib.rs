@@ -95,6 +95,15 @@ pub struct Guards {
     pub ends: bool,
 }
 
+/// A window that takes few addresses ([`Device::reserve_small`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct SmallWindow {
+    /// Its addresses.
+    pub range: AddressRange,
+    /// What kernels must carry there.
+    pub guards: Guards,
+}
+
 /// The reason why a call was refused. A refusal changes nothing.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum DeviceError {
@@ -192,7 +201,7 @@ pub trait Device: Textures {
     /// Reserves a window of at least `bytes` and returns its base, aligned to at least 2 MiB. The
     /// window lies in a cell of the address space that no other window shares, with margins in
     /// which nothing lies, so that fenced kernels stay among what is their tenant's
-    /// (`partita_ptx::fence`, `MARGIN_BYTES` and `cell_bits`). A real GPU reserves the cell by
+    /// (`partita_ptx::fence`, `margin_bytes` and `cell_bits`). A real GPU reserves the cell by
     /// `cuMemAddressReserve` and maps nothing into the margins, or one scratch allocation over and
     /// over.
     ///
@@ -200,6 +209,23 @@ pub trait Device: Textures {
     /// [`DeviceError::OutOfMemory`] where addresses are used up, [`DeviceError::BadId`] where the
     /// id is taken.
     fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError>;
+
+    /// The number of windows of so many bytes that [`Device::reserve`] has addresses for, all of
+    /// them given back. What comes beyond that number may get [`Device::reserve_small`].
+    fn full_windows(&self, bytes: u64) -> usize {
+        let _ = bytes;
+        usize::MAX
+    }
+
+    /// Reserves a window that takes few addresses, so that thousands can be had. Its kernels carry
+    /// the guards that come with it.
+    ///
+    /// # Errors
+    /// As [`Device::reserve`]; [`DeviceError::Unsupported`] where all windows are full ones.
+    fn reserve_small(&mut self, window: WindowId) -> Result<SmallWindow, DeviceError> {
+        let _ = window;
+        Err(DeviceError::Unsupported("small windows".to_owned()))
+    }
 
     /// Gives a window back with everything that is live in it, and its arrays and texture objects.
     /// Nothing that uses it may be in flight.

@@ -1,6 +1,7 @@
 //! What the engine wants done by its shell.
 
 use crate::{EventHandle, ImageId, ModuleHandle, Payload, Purpose};
+use partita_device::Guards;
 use partita_model::{Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId};
 use std::sync::Arc;
 
@@ -51,6 +52,8 @@ pub enum Action {
         image: ImageId,
         /// What the module is prepared for.
         purpose: Purpose,
+        /// What its kernels must carry.
+        guards: Guards,
     },
     /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module
     /// has that kernel again.

@@ -10,6 +10,7 @@
 use crate::prepare::{Bounds, Prepared, Target, prepare_within};
 use crate::store::Store;
 use crate::uploads::Image;
+use partita_device::Guards;
 use partita_engine::{PrepareError, Purpose, RegisterBound};
 use partita_model::request::ModuleHandle;
 use partita_model::{CudaResult, KernelProfile, LaunchShape, Limits, Originals, SessionId};
@@ -39,8 +40,17 @@ struct Job {
     module: ModuleHandle,
     image: Image,
     purpose: Purpose,
-    originals: Originals,
+    how: How,
     limits: Limits,
+}
+
+/// How modules are prepared for a session.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct How {
+    /// When kernels run as written.
+    pub originals: Originals,
+    /// What kernels must carry in the session's window.
+    pub guards: Guards,
 }
 
 /// What is kept of kernels, by the hashes of their code.
@@ -109,17 +119,17 @@ impl Pool {
     }
 
     /// Prepares an image when it is its owner's turn. An image that was prepared before comes as it
-    /// was prepared then, if it was prepared with the same `originals`.
+    /// was prepared then, if it was prepared in the same way.
     pub fn submit(
         &self,
         owner: Owner,
         module: ModuleHandle,
         image: Image,
         purpose: Purpose,
-        originals: Originals,
+        how: How,
     ) {
         let (session, limits) = (owner.session, self.limits);
-        let job = Job { session, module, image, purpose, originals, limits };
+        let job = Job { session, module, image, purpose, how, limits };
         self.shared.jobs().queue.push(owner, job);
         self.shared.changed.notify_all();
     }
@@ -171,8 +181,8 @@ impl Shared {
     /// One thread's work.
     fn work(&self, outcomes: &Sender<Outcome>) {
         while let Some(Begun { ticket, job, cancelled }) = self.next() {
-            let Job { session, module, image, purpose, originals, limits } = job;
-            let target = Target { originals, ..self.target };
+            let Job { session, module, image, purpose, how, limits } = job;
+            let target = Target { originals: how.originals, guards: how.guards, ..self.target };
             let end = Instant::now() + Duration::from_millis(limits.prepare_ms.into());
             let asked = Arc::clone(&cancelled);
             let is_over = move || asked.load(Ordering::Relaxed) || Instant::now() >= end;
@@ -237,7 +247,8 @@ fn prepare_once(
     bounds: &Bounds,
 ) -> Result<Arc<Prepared>, PrepareError> {
     let lock = || cache.lock().unwrap_or_else(PoisonError::into_inner);
-    let key = Key { image, originals: target.originals };
+    let how = How { originals: target.originals, guards: target.guards };
+    let key = Key { image, how };
     let unbounded = match purpose {
         Purpose::Run => lock().get(&key),
         // As it was, and now that is known.
@@ -274,6 +285,8 @@ mod tests {
     use partita_model::{ImageKind, TenantId};
     use std::fmt::Write;
 
+    const HOW: How =
+        How { originals: Originals::Never, guards: Guards { cell_bits: None, ends: false } };
     const OWNER: Owner = Owner { tenant: TenantId(1), session: SessionId(4) };
 
     fn image(text: &str) -> Image {
@@ -283,7 +296,7 @@ mod tests {
 
     /// The outcome of one image.
     fn outcome(pool: &Pool, image: Image) -> Outcome {
-        pool.submit(OWNER, ModuleHandle(5), image, Purpose::Run, Originals::Never);
+        pool.submit(OWNER, ModuleHandle(5), image, Purpose::Run, HOW);
         let news = pool.news();
         let mut news = [rustix::event::PollFd::new(&news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();

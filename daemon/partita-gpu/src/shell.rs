@@ -17,11 +17,11 @@
 use crate::calibration;
 use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
-use crate::pool::{Outcome, Owner, Pool};
+use crate::pool::{How, Outcome, Owner, Pool};
 use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
-use partita_device::{Activity, Device, DeviceError, Event, Horizon};
+use partita_device::{Activity, Device, DeviceError, Event, Guards, Horizon};
 use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose};
 use partita_model::request::{ImageId, ModuleHandle};
 use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId};
@@ -468,8 +468,8 @@ impl Shell {
                         Ok(())
                     });
                 }
-                Action::Prepare { session, module, image, purpose, sequence: _ } => {
-                    self.prepare(session, module, image, purpose);
+                Action::Prepare { session, module, image, purpose, guards, sequence: _ } => {
+                    self.prepare((session, module), image, purpose, guards);
                 }
                 Action::Output { session, console, text } => {
                     self.with_session(session, |client| client.output(console, &text));
@@ -516,12 +516,19 @@ impl Shell {
         }
     }
 
-    fn prepare(&mut self, id: SessionId, module: ModuleHandle, image: ImageId, purpose: Purpose) {
+    fn prepare(
+        &mut self,
+        (id, module): (SessionId, ModuleHandle),
+        image: ImageId,
+        purpose: Purpose,
+        guards: Guards,
+    ) {
         // A session that is gone needs no module.
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let image = seat.session.image(image).expect("the engine asks before it answers");
         let owner = Owner { tenant: seat.tenant, session: id };
-        self.pool.submit(owner, module, image, purpose, self.engine.originals());
+        let how = How { originals: self.engine.originals(), guards };
+        self.pool.submit(owner, module, image, purpose, how);
     }
 
     /// Gives prepared modules to the sessions that asked for them, except sessions that are gone.

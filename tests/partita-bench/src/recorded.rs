@@ -98,17 +98,31 @@ impl Follower {
         })
     }
 
+    /// Keeps a window that must lie where it was recorded.
+    fn reserved(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+        base: DeviceAddress,
+    ) -> Result<(), String> {
+        if range.start != base {
+            return Err(format!("the window recorded at {base} lies at {} here", range.start));
+        }
+        self.windows.insert(window, range);
+        Ok(())
+    }
+
     /// Does what the recording says; a launch that is `taken` becomes an application of that
     /// recording.
     fn follow(&mut self, entry: &Entry, taken: Option<&str>) -> Result<(), String> {
         match entry {
             Entry::Reserve { window, bytes, base } => {
-                let found = self.gpu.reserve(*window, *bytes).map_err(text)?;
-                if found != *base {
-                    return Err(format!("the window recorded at {base} lies at {found} here"));
-                }
-                self.windows.insert(*window, AddressRange { start: *base, bytes: *bytes });
-                Ok(())
+                let start = self.gpu.reserve(*window, *bytes).map_err(text)?;
+                self.reserved(*window, AddressRange { start, bytes: *bytes }, *base)
+            }
+            Entry::ReserveSmall { window, base } => {
+                let range = self.gpu.reserve_small(*window).map_err(text)?.range;
+                self.reserved(*window, range, *base)
             }
             Entry::Release { window } => {
                 if let Some(range) = self.windows.remove(window) {

@@ -488,7 +488,7 @@ impl<'a> Stage<'a> {
                 Action::Reply { sequence, code, payload, .. } => {
                     self.replies.insert(sequence, (code, payload));
                 }
-                Action::Prepare { session, module, image, purpose, .. } => {
+                Action::Prepare { session, module, image, purpose, guards, .. } => {
                     let text = self.images.get(&image).cloned().unwrap_or_default();
                     let image = Image {
                         kind: ImageKind::Ptx,
@@ -496,7 +496,7 @@ impl<'a> Stage<'a> {
                         bytes: text.as_bytes().into(),
                     };
                     let originals = self.engine.originals();
-                    let target = Target { originals, ..self.sharing.into() };
+                    let target = Target { originals, guards, ..self.sharing.into() };
                     let prepared =
                         prepare(&image, target, &purpose).map(|prepared| prepared.module);
                     self.engine.handle_prepared(&mut self.device, session, module, prepared);

@@ -257,7 +257,7 @@ impl World {
                 Action::Sticky { session, code, .. } => {
                     self.sticky.insert(session, code);
                 }
-                Action::Prepare { session, module, image, sequence, purpose } => {
+                Action::Prepare { session, module, image, sequence, purpose, .. } => {
                     self.preparing.push(Preparing {
                         session,
                         module,

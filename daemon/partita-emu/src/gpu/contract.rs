@@ -5,8 +5,8 @@ use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Counting, Device, DeviceError, Event,
-    Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Relocation, ResidencyTrace, Textures,
-    Work,
+    Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Relocation, ResidencyTrace,
+    SmallWindow, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -52,6 +52,20 @@ impl Device for EmulatedGpu {
 
     fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
         self.memory.reserve(window, bytes)
+    }
+
+    fn full_windows(&self, bytes: u64) -> usize {
+        self.memory.full_windows(bytes)
+    }
+
+    fn reserve_small(&mut self, window: WindowId) -> Result<SmallWindow, DeviceError> {
+        let range = AddressRange {
+            start: self.memory.reserve_small(window)?,
+            bytes: partita_ptx::fence::SMALL_WINDOW_BYTES,
+        };
+        let guards = self.guards();
+        let cell_bits = guards.cell_bits.map(|_| partita_ptx::fence::SMALL_CELL_BITS);
+        Ok(SmallWindow { range, guards: Guards { cell_bits, ..guards } })
     }
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {

@@ -176,10 +176,7 @@ impl EmulatedGpu {
         let timed = options.timing == Timing::On;
         let timekeeping = if timed { Timekeeping::Simulated } else { Timekeeping::Off };
         let mut memory = Memory::new(spec.memory_bytes);
-        if let Some(bits) = guards(&spec, &options).cell_bits {
-            memory.set_least_cell_bits(bits);
-        }
-        memory.set_part(options.part);
+        memory.set_cells(options.part, guards(&spec, &options).cell_bits.unwrap_or(0));
         memory.set_check(options.memcheck);
         let mut facts = DeviceFacts { timekeeping, ..spec.facts() };
         // Two GPUs of one specification have different UUIDs.

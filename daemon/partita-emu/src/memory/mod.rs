@@ -5,11 +5,11 @@
 //! rule, and several where it is aliased. Each address is a *view*; the bytes go with the last
 //! view.
 //!
-//! A grid sees memory through its [`Grants`]: the live parts of the ranges that its launch may
-//! access. The grants are computed anew when an allocation comes or goes. Each access site of a
-//! kernel remembers the last grant that it hit, so the usual check is two comparisons. Accesses
-//! past an allocation are the subject of [`MemoryCheck`].
+//! A grid sees memory through its [`Grants`]. Accesses past an allocation are the subject of
+//! [`MemoryCheck`], and where windows lie that of [`Cells`].
 
+mod cells;
+mod grants;
 mod heap;
 mod host;
 mod pages;
@@ -19,12 +19,9 @@ pub mod weak;
 
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
-use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
+use partita_ptx::fence::SMALL_WINDOW_BYTES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// First address of the first window's cell. Everything below belongs to the other spaces' windows
-/// or to nothing.
-pub const GLOBAL_BASE: u64 = 0x1000_0000_0000;
 /// Generic addresses of shared memory start here.
 pub const SHARED_BASE: u64 = 0x0100_0000_0000;
 /// Generic addresses of local memory start here.
@@ -34,17 +31,19 @@ pub const PARAM_BASE: u64 = 0x0300_0000_0000;
 /// Size of each of those three windows.
 pub const SPACE_BYTES: u64 = 1 << 32;
 
+pub use cells::GLOBAL_BASE;
+pub use grants::Grants;
 pub use heap::{HEAP_BYTES, Heap};
 pub use stray::MemoryCheck;
 pub use textures::{Level, TextureObject};
 
+use cells::{Cell, Cells};
 use host::HostRange;
 use pages::Pages;
 use stray::Strays;
 use textures::Textures;
 
 const WINDOW_ALIGNMENT: u64 = 2 << 20;
-const ADDRESS_END: u64 = 1 << 47;
 const REMEMBERED_FREES: usize = 64;
 /// Bytes per step of a copy from or to host memory that kernels can access.
 const HOST_PIECE: u64 = 1 << 20;
@@ -67,6 +66,7 @@ struct View {
 
 #[derive(Debug)]
 struct Window {
+    cell: Cell,
     base: u64,
     bytes: u64,
     /// Module variables grow down from the window's end; this is the lowest address so far.
@@ -85,14 +85,7 @@ pub struct Memory {
     /// Host memory that kernels can access, by first address.
     hosts: BTreeMap<u64, HostRange>,
     freed: VecDeque<(u64, u64)>,
-    /// The smallest address cell, as the exponent of a power of two. `next_cell` is the end of the
-    /// last used cell.
-    least_cell_bits: u32,
-    next_cell: u64,
-    /// The end of the addresses for windows.
-    address_end: u64,
-    /// Address cells of released windows: bits and first address.
-    vacant_cells: BTreeSet<(u32, u64)>,
+    cells: Cells,
     used: u64,
     capacity: u64,
     epoch: u64,
@@ -111,10 +104,7 @@ impl Memory {
             views: BTreeMap::new(),
             hosts: BTreeMap::new(),
             freed: VecDeque::new(),
-            next_cell: GLOBAL_BASE,
-            address_end: ADDRESS_END,
-            least_cell_bits: 0,
-            vacant_cells: BTreeSet::new(),
+            cells: Cells::new(AddressPart::WHOLE, 0),
             used: 0,
             capacity,
             epoch: 1,
@@ -123,48 +113,48 @@ impl Memory {
         }
     }
 
-    /// Sets the least address bits of a cell. To be called before the first window.
-    pub fn set_least_cell_bits(&mut self, bits: u32) {
-        self.least_cell_bits = bits;
+    /// Places windows in this part of the addresses only, in full cells of at least so many bits.
+    /// To be called before the first window.
+    pub fn set_cells(&mut self, part: AddressPart, least_bits: u32) {
+        self.cells = Cells::new(part, least_bits);
     }
 
-    /// Places windows in this part of the addresses only. To be called before the first window.
-    pub fn set_part(&mut self, part: AddressPart) {
-        let addresses = part.of(GLOBAL_BASE..ADDRESS_END);
-        (self.next_cell, self.address_end) = (addresses.start, addresses.end);
+    /// See [`partita_device::Device::full_windows`].
+    #[must_use]
+    pub fn full_windows(&self, bytes: u64) -> usize {
+        self.cells.full_windows(bytes)
     }
 
-    /// See [`partita_device::Device::reserve`]. Each window has a cell of its own and begins behind
-    /// the cell's margin ([`partita_ptx::fence::cell_bits`]); cells that have been given back are
-    /// the first to be used again.
+    /// See [`partita_device::Device::reserve`].
     ///
     /// # Errors
     /// As there.
     pub fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
+        self.reserve_in(window, bytes, |cells| cells.full(bytes))
+    }
+
+    /// See [`partita_device::Device::reserve_small`]. Returns the base.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn reserve_small(&mut self, window: WindowId) -> Result<DeviceAddress, DeviceError> {
+        self.reserve_in(window, SMALL_WINDOW_BYTES, Cells::small)
+    }
+
+    fn reserve_in(
+        &mut self,
+        window: WindowId,
+        bytes: u64,
+        take: impl FnOnce(&mut Cells) -> Result<Cell, u64>,
+    ) -> Result<DeviceAddress, DeviceError> {
         if self.windows.contains_key(&window) {
             return Err(DeviceError::BadId(window.to_string()));
         }
-        let bits = cell_bits(bytes).max(self.least_cell_bits);
-        let cell_bytes = 1_u64 << bits;
-        let cell = match self.vacant_cells.iter().find(|(vacant, _)| *vacant == bits) {
-            Some(&found) => {
-                self.vacant_cells.remove(&found);
-                found.1
-            }
-            None => {
-                let cell = self.next_cell.next_multiple_of(cell_bytes);
-                if self.address_end.saturating_sub(cell) < cell_bytes {
-                    let available = self.address_end.saturating_sub(self.next_cell);
-                    return Err(DeviceError::OutOfMemory { wanted: bytes, available });
-                }
-                self.next_cell = cell + cell_bytes;
-                cell
-            }
-        };
-        let bytes = bytes.next_multiple_of(WINDOW_ALIGNMENT);
-        let base = cell + MARGIN_BYTES;
+        let cell = take(&mut self.cells)
+            .map_err(|available| DeviceError::OutOfMemory { wanted: bytes, available })?;
+        let (base, bytes) = (cell.window_base(), bytes.next_multiple_of(WINDOW_ALIGNMENT));
         self.windows
-            .insert(window, Window { base, bytes, variables_from: base + bytes, heap: None });
+            .insert(window, Window { cell, base, bytes, variables_from: base + bytes, heap: None });
         Ok(DeviceAddress(base))
     }
 
@@ -188,8 +178,7 @@ impl Memory {
         self.forget_strays(window, found.base, found.bytes);
         self.unmap_host(window);
         self.release_textures(window);
-        let bits = cell_bits(found.bytes).max(self.least_cell_bits);
-        self.vacant_cells.insert((bits, found.base - MARGIN_BYTES));
+        self.cells.give_back(found.cell);
         Ok(())
     }
 
@@ -646,182 +635,6 @@ impl Memory {
     }
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Grant {
-    low: u64,
-    high: u64,
-    slot: u32,
-    /// Start of the allocation, from which offsets are counted.
-    start: u64,
-}
-
-/// What one launch may touch.
-#[derive(Debug)]
-pub struct Grants {
-    access: Vec<AddressRange>,
-    /// Ranges that are read-only: the module's constants, then protected memory.
-    read_only: Vec<AddressRange>,
-    /// How many of `read_only` are the module's constants.
-    constants: usize,
-    list: Vec<Grant>,
-    /// Whether no two grants overlap.
-    disjoint: bool,
-    /// Index of the last grant used, by access site.
-    hints: Vec<u32>,
-    epoch: u64,
-}
-
-impl Grants {
-    /// Grants for `access`, with `sites` access sites.
-    #[must_use]
-    pub fn new(access: Vec<AddressRange>, read_only: Vec<AddressRange>, sites: usize) -> Self {
-        let constants = read_only.len();
-        Grants {
-            access,
-            read_only,
-            constants,
-            list: Vec::new(),
-            disjoint: true,
-            hints: vec![0; sites],
-            epoch: 0,
-        }
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn refresh(&mut self, memory: &Memory) {
-        self.list.clear();
-        self.read_only.truncate(self.constants);
-        for range in &self.access {
-            // Only its own views: another tenant's may be millions.
-            let before = memory.views.range(..range.start.0).next_back();
-            let views = before.into_iter().chain(memory.views.range(range.start.0..range.end()));
-            for (&start, view) in views.filter(|(_, view)| view.access != MemoryAccess::None) {
-                let (low, high) = (start.max(range.start.0), (start + view.bytes).min(range.end()));
-                if low >= high {
-                    continue;
-                }
-                self.list.push(Grant { low, high, slot: view.slot as u32, start });
-                if view.access == MemoryAccess::Read {
-                    self.read_only
-                        .push(AddressRange { start: DeviceAddress(start), bytes: view.bytes });
-                }
-            }
-        }
-        self.list.sort_by_key(|grant| grant.low);
-        self.disjoint = self.list.windows(2).all(|pair| pair[0].high <= pair[1].low);
-        self.epoch = memory.epoch;
-    }
-
-    #[inline(always)]
-    fn find(&mut self, memory: &Memory, site: usize, low: u64, high: u64) -> Option<Grant> {
-        if self.epoch != memory.epoch {
-            self.refresh(memory);
-        }
-        let hint = self.hints.get(site).copied().unwrap_or(0);
-        // `low <= high` fails for an access that wraps at the top of the addresses.
-        if let Some(grant) = self.list.get(hint as usize)
-            && low >= grant.low
-            && high <= grant.high
-            && low <= high
-        {
-            return Some(*grant);
-        }
-        self.search(site, low, high)
-    }
-
-    #[cold]
-    #[inline(never)]
-    fn search(&mut self, site: usize, low: u64, high: u64) -> Option<Grant> {
-        let holds = |grant: &Grant| low >= grant.low && high <= grant.high && low <= high;
-        let index = if self.disjoint {
-            let behind = self.list.partition_point(|grant| grant.low <= low);
-            behind.checked_sub(1).filter(|&index| holds(&self.list[index]))?
-        } else {
-            // Where ranges of `access` overlap, the start alone could miss a candidate.
-            self.list.iter().position(holds)?
-        };
-        if let Some(hint) = self.hints.get_mut(site) {
-            *hint = index as u32;
-        }
-        Some(self.list[index])
-    }
-
-    /// The bytes from `low` to before `high`, where one live and granted allocation holds them.
-    #[inline(always)]
-    pub fn bytes<'m>(
-        &mut self,
-        memory: &'m Memory,
-        site: usize,
-        low: u64,
-        high: u64,
-    ) -> Option<&'m [u8]> {
-        let grant = self.find(memory, site, low, high)?;
-        let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
-        allocation.data.get((low - grant.start) as usize..(high - grant.start) as usize)
-    }
-
-    /// The grant around `address`: its first address and its bytes.
-    #[inline(always)]
-    pub fn around<'m>(
-        &mut self,
-        memory: &'m Memory,
-        site: usize,
-        address: u64,
-    ) -> Option<(u64, &'m [u8])> {
-        let grant = self.find(memory, site, address, address.checked_add(1)?)?;
-        let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
-        let bytes = (grant.low - grant.start) as usize..(grant.high - grant.start) as usize;
-        Some((grant.low, allocation.data.get(bytes)?))
-    }
-
-    /// As [`Grants::around`], for writing. `None` also where a part of it may only be read.
-    #[inline(always)]
-    pub fn around_mut<'m>(
-        &mut self,
-        memory: &'m mut Memory,
-        site: usize,
-        address: u64,
-    ) -> Option<(u64, &'m mut [u8])> {
-        let grant = self.find(memory, site, address, address.checked_add(1)?)?;
-        if !self.read_only.is_empty() && self.is_read_only(grant.low, grant.high) {
-            return None;
-        }
-        let allocation = memory.slots.get_mut(grant.slot as usize)?.as_mut()?;
-        let bytes = (grant.low - grant.start) as usize..(grant.high - grant.start) as usize;
-        Some((grant.low, allocation.data.get_mut(bytes)?))
-    }
-
-    /// As [`Grants::bytes`], for writing.
-    #[inline(always)]
-    pub fn bytes_mut<'m>(
-        &mut self,
-        memory: &'m mut Memory,
-        site: usize,
-        low: u64,
-        high: u64,
-    ) -> Option<&'m mut [u8]> {
-        let grant = self.find(memory, site, low, high)?;
-        if !self.read_only.is_empty() && self.is_read_only(low, high) {
-            return None;
-        }
-        let allocation = memory.slots.get_mut(grant.slot as usize)?.as_mut()?;
-        allocation.data.get_mut((low - grant.start) as usize..(high - grant.start) as usize)
-    }
-
-    /// Whether a byte of the range may only be read.
-    #[must_use]
-    pub fn is_read_only(&self, low: u64, high: u64) -> bool {
-        self.read_only.iter().any(|range| low < range.end() && high > range.start.0)
-    }
-
-    /// Whether the launch may touch the range, live or not.
-    #[must_use]
-    pub fn covers(&self, address: u64, bytes: u64) -> bool {
-        self.access.iter().any(|range| range.contains(DeviceAddress(address), bytes))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -875,20 +688,6 @@ mod tests {
         assert!(memory.read(DeviceAddress(base + 190), &mut [0; 11]).is_err());
         memory.fill(DeviceAddress(base), &[1, 2], 100).unwrap();
         assert!(memory.fill(DeviceAddress(base), &[1, 2], 101).is_err());
-    }
-
-    #[test]
-    fn grants_follow_allocations() {
-        let (mut memory, base) = memory();
-        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
-        let mut grants = Grants::new(vec![range(base + 1024, 8192)], Vec::new(), 1);
-        assert!(grants.bytes(&memory, 0, base, base + 4).is_none(), "not granted");
-        assert!(grants.bytes(&memory, 0, base + 1024, base + 1028).is_some());
-        assert!(grants.bytes(&memory, 0, base + 4096, base + 4100).is_none(), "not live");
-        memory.allocate(WindowId(1), range(base + 4096, 4096)).unwrap();
-        assert!(grants.bytes_mut(&mut memory, 0, base + 4096, base + 4100).is_some());
-        memory.free(DeviceAddress(base + 4096)).unwrap();
-        assert!(grants.bytes(&memory, 0, base + 4096, base + 4100).is_none(), "freed");
     }
 
     #[test]
@@ -954,28 +753,6 @@ mod tests {
         memory.read(at(16384), &mut back).unwrap();
         memory.free(at(16384)).unwrap();
         assert_eq!((memory.used(), memory.read(at(16384), &mut back).is_err()), (0, true));
-    }
-
-    #[test]
-    fn what_is_protected_is_not_granted() {
-        let (mut memory, base) = memory();
-        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
-        memory.alias(DeviceAddress(base), range(base + 8192, 4096)).unwrap();
-        let mut grants = Grants::new(vec![range(base, 1 << 20)], Vec::new(), 1);
-        let mut may = |memory: &mut Memory, address: u64| {
-            let read = grants.bytes(memory, 0, address, address + 4).is_some();
-            (read, grants.bytes_mut(memory, 0, address, address + 4).is_some())
-        };
-        for (access, expected) in [
-            (MemoryAccess::None, (false, false)),
-            (MemoryAccess::Read, (true, false)),
-            (MemoryAccess::ReadWrite, (true, true)),
-        ] {
-            memory.protect(DeviceAddress(base + 8192), access).unwrap();
-            assert_eq!(may(&mut memory, base + 8192), expected, "{access:?}");
-            assert_eq!(may(&mut memory, base), (true, true), "the other address");
-        }
-        assert!(memory.protect(DeviceAddress(base + 4), MemoryAccess::Read).is_err());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use partita_model::{DeviceAddress, WindowId};
 use std::collections::BTreeMap;
 
 /// Arrays have addresses above the last window.
-const ARRAY_BASE: u64 = super::ADDRESS_END;
+const ARRAY_BASE: u64 = super::cells::ADDRESS_END;
 const ARRAY_ALIGNMENT: u64 = 512;
 
 /// One level of a texture: where its texels are.

@@ -45,6 +45,13 @@ pub enum Entry {
         /// Where it begins.
         base: DeviceAddress,
     },
+    /// A window that takes few addresses was reserved and got this address.
+    ReserveSmall {
+        /// Its id.
+        window: WindowId,
+        /// Where it begins.
+        base: DeviceAddress,
+    },
     /// A window was given back.
     Release {
         /// Its id.

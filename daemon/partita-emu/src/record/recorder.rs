@@ -4,7 +4,8 @@ use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confining, Counting, Device, DeviceError, Event, Gating,
-    GridSpec, Guards, Horizon, HostMemory, HostSpan, Relocation, ResidencyTrace, Textures, Work,
+    GridSpec, Guards, Horizon, HostMemory, HostSpan, Relocation, ResidencyTrace, SmallWindow,
+    Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -274,6 +275,16 @@ impl Device for Recorder {
         let base = self.device.reserve(window, bytes)?;
         self.note_entry(Entry::Reserve { window, bytes, base })?;
         Ok(base)
+    }
+
+    fn full_windows(&self, bytes: u64) -> usize {
+        self.device.full_windows(bytes)
+    }
+
+    fn reserve_small(&mut self, window: WindowId) -> Result<SmallWindow, DeviceError> {
+        let small = self.device.reserve_small(window)?;
+        self.note_entry(Entry::ReserveSmall { window, base: small.range.start })?;
+        Ok(small)
     }
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {

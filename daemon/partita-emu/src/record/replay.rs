@@ -260,6 +260,10 @@ impl Replay {
                 let result = device.reserve(window, bytes);
                 self.accepted(result, &base);
             }
+            Entry::ReserveSmall { window, base } => {
+                let result = device.reserve_small(window).map(|small| small.range.start);
+                self.accepted(result, &base);
+            }
             Entry::Release { window } => {
                 let result = device.release(window);
                 self.accepted(result, &());

@@ -9,7 +9,7 @@ use partita_model::control::{self, Gates, Shape, Telemetry};
 use partita_model::{
     DeviceAddress, Dim3, ModuleId, Nanos, OperationId, SmId, SmSet, StreamId, WindowId,
 };
-use partita_ptx::fence::MARGIN_BYTES;
+use partita_ptx::fence::{LEAST_CELL_BITS, SMALL_CELL_BITS, margin_bytes};
 use partita_ptx::passes::{self, Applied};
 use partita_ptx::{Pass, WorkerOptions};
 use std::collections::BTreeMap;
@@ -25,6 +25,7 @@ pub struct World {
     pub base: u64,
     /// Another tenant's window.
     pub other: u64,
+    cell_bits: u32,
     next: u64,
     operations: u64,
     pub done: Vec<(OperationId, Outcome)>,
@@ -62,9 +63,30 @@ impl World {
 
     /// With a text as it stands.
     pub fn of(text: &str, options: Options) -> Self {
+        World::with(text, options, |gpu| {
+            let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
+            (base, gpu.reserve(OTHER, WINDOW_BYTES).unwrap().0, LEAST_CELL_BITS)
+        })
+    }
+
+    /// In a small cell, with the other tenant so many cells further on.
+    pub fn in_small_cell(applied: &Applied, distance: u64) -> Self {
+        let options = Options { timing: Timing::Off, ..Options::default() };
+        World::with(&partita_ptx::print(&applied.module), options, |gpu| {
+            let base = gpu.reserve_small(WINDOW).unwrap().range.start.0;
+            let between = |index| gpu.reserve_small(WindowId(100 + index)).unwrap();
+            (1..distance).map(between).for_each(drop);
+            (base, gpu.reserve_small(OTHER).unwrap().range.start.0, SMALL_CELL_BITS)
+        })
+    }
+
+    fn with(
+        text: &str,
+        options: Options,
+        reserve: impl FnOnce(&mut EmulatedGpu) -> (u64, u64, u32),
+    ) -> Self {
         let mut gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), options);
-        let base = gpu.reserve(WINDOW, WINDOW_BYTES).unwrap().0;
-        let other = gpu.reserve(OTHER, WINDOW_BYTES).unwrap().0;
+        let (base, other, cell_bits) = reserve(&mut gpu);
         gpu.load_module(MODULE, WINDOW, text.into()).unwrap();
         for stream in 0..4 {
             gpu.create_stream(StreamId(stream)).unwrap();
@@ -73,6 +95,7 @@ impl World {
             gpu,
             base,
             other,
+            cell_bits,
             next: base,
             operations: 0,
             done: Vec::new(),
@@ -113,7 +136,7 @@ impl World {
 
     /// Where the cell of the kernels' window begins.
     pub fn cell(&self) -> u64 {
-        self.base - MARGIN_BYTES
+        self.base - margin_bytes(self.cell_bits)
     }
 
     pub fn bytes(&mut self, at: u64, count: usize) -> Vec<u8> {

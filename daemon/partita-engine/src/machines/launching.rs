@@ -64,7 +64,7 @@ impl Machines {
         spec.awaits_host = spec.kernel.awaits && record.names_host(spec.params.bytes());
         let tenant = record.identity().tenant;
         let who = (tenant, self.sessions.may_run_unfenced(tenant));
-        fence(turn.common.guards, record.range().start, who, spec)?;
+        fence(record.guards(), record.range().start, who, spec)?;
         let application = record.application();
         // Counting costs an application that is alone more than its profile is worth.
         let is_counted =

@@ -47,8 +47,19 @@ impl Sessions {
         Payload::Memory { free, total }
     }
 
-    /// Bytes that a session can still have, and that its tenant may have in all.
+    /// Bytes that a session can still have, and that it or its tenant may have in all.
     pub(super) fn memory_of(&self, turn: &Turn<'_>, id: SessionId) -> (u64, u64) {
+        let (free, total) = self.memory_of_tenant(turn, id);
+        match self.records.get(&id).filter(|session| session.is_small) {
+            Some(session) => {
+                let (room, all) = session.window.room();
+                (free.min(room), total.min(all))
+            }
+            None => (free, total),
+        }
+    }
+
+    fn memory_of_tenant(&self, turn: &Turn<'_>, id: SessionId) -> (u64, u64) {
         let device = turn.facts().memory.0;
         let free = device.saturating_sub(self.memory_used());
         let tenant = self.records.get(&id).map(|session| session.identity.tenant);

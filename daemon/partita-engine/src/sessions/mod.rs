@@ -31,7 +31,7 @@ use crate::{
     Action, CancelError, CloseReason, Holding, LogLevel, OpenError, Payload, SessionGrant,
     SessionIdentity, StreamHandle, StreamKind,
 };
-use partita_device::{AddressRange, HostMemory, HostSpan};
+use partita_device::{AddressRange, Device, DeviceError, Guards, HostMemory, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, SessionsPerUser,
     StreamId, TenantId, WindowId,
@@ -45,18 +45,18 @@ use window::Window;
 /// nothing, and the account refuses programs that over-allocate.
 const MIN_WINDOW_BYTES: u64 = 64 << 30;
 
-/// Sessions that get such windows. On devices with more memory than [`LATER_WINDOW_BYTES`] sessions
-/// beyond that number get [`LATER_WINDOW_BYTES`], so that the 47 bits of a device address serve
-/// hundreds of sessions.
-const FULL_WINDOWS: usize = 64;
+/// A window that was reserved.
+struct Reserved {
+    range: AddressRange,
+    guards: Guards,
+    /// It takes few addresses, and does not hold all of the device's memory.
+    small: bool,
+}
 
-/// See [`FULL_WINDOWS`].
-const LATER_WINDOW_BYTES: u64 = 128 << 30;
-
-/// Bytes of the window of one more session.
-fn window_bytes(memory: u64, sessions: usize) -> u64 {
-    let full = memory.max(MIN_WINDOW_BYTES);
-    if sessions < FULL_WINDOWS { full } else { full.min(LATER_WINDOW_BYTES) }
+/// Whether a tenant's next window is a small one. A tenant has at most as many full windows as are
+/// free, so that one who wants many leaves some to each of the others.
+fn is_small(full: usize, taken: usize, own: usize) -> bool {
+    own >= full.saturating_sub(taken)
 }
 
 /// What gets a partition: one session, or the sessions of one tenant with the same tag.
@@ -111,25 +111,23 @@ impl Sessions {
             return Err(OpenError::Taken(id));
         }
         self.check_tenant(identity.tenant)?;
-        let bytes = match turn.config().window {
-            Some(bytes) => bytes.0,
-            None => window_bytes(turn.facts().memory.0, self.records.len()),
-        };
         let no_window = |source| OpenError::NoWindow { session: id, source };
         let window_id = WindowId(turn.next_id());
-        let start = turn.device.reserve(window_id, bytes).map_err(no_window)?;
+        let reserved = self.reserve_window(turn, window_id, identity.tenant).map_err(no_window)?;
         let legacy = StreamId(turn.next_id());
         if let Err(source) = turn.device.create_stream(legacy) {
             let _ = turn.device.release(window_id);
             return Err(no_window(source));
         }
-        let window = AddressRange { start, bytes };
+        let Reserved { range: window, guards, small } = reserved;
         let application = self.join_application(&identity);
         let session = Session {
             application,
             arena: None,
             window_id,
             window: Window::new(window),
+            guards,
+            is_small: small,
             memory_used: 0,
             state: SessionState::Open,
             streams: BTreeMap::from([(legacy, Stream::new(StreamKind::Blocking))]),
@@ -150,6 +148,40 @@ impl Sessions {
         };
         self.records.insert(id, session);
         Ok(SessionGrant { window, application })
+    }
+
+    /// A full window, or a small one where few full ones are left.
+    fn reserve_window(
+        &self,
+        turn: &mut Turn<'_>,
+        id: WindowId,
+        tenant: TenantId,
+    ) -> Result<Reserved, DeviceError> {
+        let least = turn.facts().memory.0.max(MIN_WINDOW_BYTES);
+        let bytes = turn.config().window.map_or(least, |bytes| bytes.0);
+        let of_full = |own: Option<TenantId>| {
+            let all = self.records.values().filter(|session| !session.is_small);
+            all.filter(|session| own.is_none_or(|own| session.identity.tenant == own)).count()
+        };
+        let small = |device: &mut dyn Device| {
+            let window = device.reserve_small(id)?;
+            Ok(Reserved { range: window.range, guards: window.guards, small: true })
+        };
+        if is_small(turn.device.full_windows(bytes), of_full(None), of_full(Some(tenant))) {
+            match small(turn.device) {
+                // Its windows are all full ones.
+                Err(DeviceError::Unsupported(_)) => {}
+                result => return result,
+            }
+        }
+        match turn.device.reserve(id, bytes) {
+            Ok(start) => {
+                let range = AddressRange { start, bytes };
+                Ok(Reserved { range, guards: turn.common.guards, small: false })
+            }
+            // Windows that the device had for itself may have left their addresses in pieces.
+            Err(error) => small(turn.device).map_err(|_| error),
+        }
     }
 
     /// Whether a tenant may have one more session. Sessions that close still hold their windows.
@@ -508,4 +540,33 @@ impl Sessions {
 pub(crate) struct Released {
     /// The application that has no session left.
     pub(crate) application: Option<ApplicationId>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_small;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Whoever asks for windows in whatever order: each of a few tenants gets a full one, and a
+        /// tenant alone gets half of them.
+        #[test]
+        fn each_tenant_gets_a_full_window(
+            full in 14..300_usize,
+            asks in proptest::collection::vec(0..4_usize, 0..2000),
+        ) {
+            let mut own = [0; 4];
+            for tenant in asks.into_iter().chain(0..4) {
+                if !is_small(full, own.iter().sum(), own[tenant]) {
+                    own[tenant] += 1;
+                }
+            }
+            prop_assert!(own.iter().all(|own| *own >= 1) && own.iter().sum::<usize>() < full);
+            let mut alone = 0;
+            while !is_small(full, alone, alone) {
+                alone += 1;
+            }
+            prop_assert_eq!(alone, full.div_ceil(2));
+        }
+    }
 }

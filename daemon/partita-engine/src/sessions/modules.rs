@@ -80,8 +80,10 @@ impl Sessions {
         load: Load,
     ) {
         let Load { sequence, image, purpose } = load.clone();
-        self.session_mut(session).modules.insert(module, Module::Preparing(load));
-        turn.act(Action::Prepare { session, sequence, module, image, purpose });
+        let record = self.session_mut(session);
+        record.modules.insert(module, Module::Preparing(load));
+        let guards = record.guards;
+        turn.act(Action::Prepare { session, sequence, module, image, purpose, guards });
     }
 
     /// Takes what became of [`Action::Prepare`].

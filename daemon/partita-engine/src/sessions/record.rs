@@ -12,7 +12,7 @@ use crate::{
     EventHandle, ImageId, LoadedModule, ModuleHandle, PreparedModule, Purpose, SessionIdentity,
     StreamHandle, StreamKind,
 };
-use partita_device::{AddressRange, HostMemory, Work};
+use partita_device::{AddressRange, Guards, HostMemory, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
     ApplicationId, AwaitedWord, CudaResult, DeviceAddress, LaunchId, MemoryAccess, ModuleId,
@@ -36,6 +36,10 @@ pub(crate) struct Session {
     pub(super) arena: Option<Arc<dyn HostMemory>>,
     pub(super) window_id: WindowId,
     pub(super) window: Window,
+    /// What its kernels must carry.
+    pub(super) guards: Guards,
+    /// Its window does not hold all of the device's memory.
+    pub(super) is_small: bool,
     pub(super) memory_used: u64,
     pub(super) state: SessionState,
     pub(super) streams: BTreeMap<StreamId, Stream>,
@@ -90,6 +94,11 @@ impl Session {
 
     pub(crate) fn identity(&self) -> &SessionIdentity {
         &self.identity
+    }
+
+    /// What its kernels must carry.
+    pub(crate) fn guards(&self) -> Guards {
+        self.guards
     }
 
     /// Device addresses of the session.

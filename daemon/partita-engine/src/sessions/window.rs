@@ -90,6 +90,12 @@ impl Window {
         bytes.checked_next_multiple_of(ALIGNMENT)
     }
 
+    /// Bytes without an allocation, and bytes that are not the host's.
+    pub(crate) fn room(&self) -> (u64, u64) {
+        let host = self.host.map_or(0, |host| host.bytes);
+        (self.gaps.values().sum(), self.range.bytes - host)
+    }
+
     /// Finds room for `bytes`, at least 1, and takes it.
     pub(crate) fn allocate(&mut self, bytes: u64) -> Option<AddressRange> {
         let size = Window::footprint(bytes)?;

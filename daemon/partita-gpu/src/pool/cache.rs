@@ -3,10 +3,10 @@
 //! An entry holds the whole image and is used only where every byte of it is equal: no tenant can
 //! make another run its code by a collision of hashes.
 
+use super::How;
 use crate::prepare::Prepared;
 use crate::uploads::Image;
 use lru::LruCache;
-use partita_model::Originals;
 use std::hash::RandomState;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use std::sync::Arc;
 #[derive(PartialEq, Eq, Hash)]
 pub(super) struct Key {
     pub image: Image,
-    pub originals: Originals,
+    pub how: How,
 }
 
 /// Prepared modules by their keys. Above `limit` bytes in total the least recently used module
@@ -59,8 +59,9 @@ impl Cache {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_device::Guards;
     use partita_engine::PreparedModule;
-    use partita_model::ImageKind;
+    use partita_model::{ImageKind, Originals};
 
     fn image(text: &str) -> Image {
         Image {
@@ -71,7 +72,10 @@ mod tests {
     }
 
     fn key(text: &str) -> Key {
-        Key { image: image(text), originals: Originals::Alone }
+        Key {
+            image: image(text),
+            how: How { originals: Originals::Alone, guards: Guards::default() },
+        }
     }
 
     fn prepared(text: &str) -> Arc<Prepared> {
@@ -106,6 +110,7 @@ mod tests {
         assert!(cache.get(&of(image("a"))).is_some());
         assert!(cache.get(&of(Image { kind: ImageKind::PtxZstd, ..image("a") })).is_none());
         assert!(cache.get(&of(Image { unpacked_bytes: 2, ..image("a") })).is_none());
-        assert!(cache.get(&Key { originals: Originals::Never, ..key("a") }).is_none());
+        let never = How { originals: Originals::Never, guards: Guards::default() };
+        assert!(cache.get(&Key { how: never, ..key("a") }).is_none());
     }
 }

@@ -100,14 +100,17 @@ impl Shell {
             ));
         }
         self.engine.check_tenant(identity.tenant).map_err(|error| error.to_string())?;
-        let mut session =
-            ServerSession::create(Sizes::default()).map_err(|error| error.to_string())?;
-        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0)
-            .map_err(|error| error.to_string())?;
         let grant = self
             .engine
             .open_session(self.device.as_mut(), identity.clone())
             .map_err(|error| error.to_string())?;
+        let mut session = match self.memory_of(id, grant.window.bytes) {
+            Ok(session) => session,
+            Err(text) => {
+                self.close(id, CloseReason::Died);
+                return Err(text);
+            }
+        };
         let layout = session.layout();
         let arena = crate::session::arena_memory(&session);
         self.engine.set_arena(id, Arc::clone(&arena));
@@ -133,6 +136,16 @@ impl Shell {
             self.close(id, CloseReason::Died);
             return Err(format!("the client cannot be told: {error}"));
         }
+        Ok(session)
+    }
+
+    /// The memory that the daemon shares with a program. Its host memory fits into its window.
+    fn memory_of(&self, id: SessionId, window_bytes: u64) -> Result<ServerSession, String> {
+        let usual = Sizes::default();
+        let sizes = Sizes { host_bytes: usual.host_bytes.min(window_bytes / 4), ..usual };
+        let session = ServerSession::create(sizes).map_err(|error| error.to_string())?;
+        watch(&self.epoll, session.bell(), FIRST_SESSION + id.0)
+            .map_err(|error| error.to_string())?;
         Ok(session)
     }
 }

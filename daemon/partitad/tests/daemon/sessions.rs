@@ -1,7 +1,7 @@
 //! Users with many sessions.
 
-use super::users::{as_user, open_daemon};
-use super::{Daemon, PATIENCE};
+use super::users::{as_user, open_daemon, open_daemon_on};
+use super::{Client, Daemon, PATIENCE};
 use partita_client::Session;
 use rustix::net::{
     AddressFamily, RecvFlags, SocketAddrUnix, SocketFlags, SocketType, recv, socket_with,
@@ -43,6 +43,37 @@ fn one_user_leaves_sessions_for_others() {
     let start = Instant::now();
     while as_user(1001, || fill(&daemon, 1)).0.is_empty() {
         assert!(start.elapsed() < PATIENCE, "no session is given back");
+    }
+}
+
+/// Full windows for seven users at their limit do not exist. Small ones do, and whatever a program
+/// does goes there, too.
+#[test]
+fn users_at_their_limits_leave_windows_for_others() {
+    for device in ["emu:a100", "emu:a100,guards=on"] {
+        let Some(daemon) = open_daemon_on(device, &[]) else { return };
+        let mut held: Vec<Session> = Vec::new();
+        for uid in 1001..1008 {
+            let (sessions, refusal) = as_user(uid, || fill(&daemon, 160));
+            assert_eq!((sessions.len(), refusal), (160, None), "user {uid}");
+            held.extend(sessions);
+        }
+        // The first of a user in a full window, the last in a small one, and one who comes later.
+        let (last, first) = (held.pop().unwrap(), held.swap_remove(0));
+        let (late, _) = as_user(2000, || fill(&daemon, 1));
+        let clients: Vec<Client> = [first, last].into_iter().chain(late).map(Client::new).collect();
+        assert_eq!(clients.len(), 3);
+        for client in &clients {
+            client.check(&client.spin(33, 20));
+        }
+        let totals = clients.iter().map(|client| client.session.mem_info().unwrap().1);
+        let [all, small, late] = totals.collect::<Vec<_>>()[..] else { unreachable!() };
+        assert!(small == late && (1 << 30..8 << 30).contains(&small) && all > small, "{small}");
+        let client = &clients[1];
+        assert!(client.session.mem_alloc(small + 1).is_err());
+        let large = client.session.mem_alloc(small / 2).unwrap();
+        assert!(client.session.mem_info().unwrap().0 <= small / 2);
+        client.session.mem_free(large).unwrap();
     }
 }
 

@@ -11,12 +11,17 @@ use std::os::unix::fs::PermissionsExt;
 
 /// A daemon that every user may connect to; `None` where this test cannot be other users.
 pub(crate) fn open_daemon(more: &[&str]) -> Option<Daemon> {
+    open_daemon_on(DEVICE, more)
+}
+
+/// As [`open_daemon`], on this device.
+pub(crate) fn open_daemon_on(device: &str, more: &[&str]) -> Option<Daemon> {
     if !geteuid().is_root() {
         eprintln!("SKIPPED: only root can be other users; run this test as root");
         return None;
     }
     let mode = ["--policy", "even", "--socket-mode", "0666"];
-    let daemon = Daemon::serving(DEVICE, &[], &[&mode[..], more].concat());
+    let daemon = Daemon::serving(device, &[], &[&mode[..], more].concat());
     std::fs::set_permissions(daemon.folder.path(), Permissions::from_mode(0o755)).unwrap();
     Some(daemon)
 }

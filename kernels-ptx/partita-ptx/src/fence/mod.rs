@@ -1,7 +1,7 @@
 //! The `fence` pass: no global access of a kernel leaves the tenant's window and the margins around
 //! it.
 //!
-//! The window lies in a *cell* of the address space ([`layout`](MARGIN_BYTES)): a power of two of
+//! The window lies in a *cell* of the address space ([`layout`](margin_bytes)): a power of two of
 //! bytes, aligned to its size, with margins in which nothing lies. An address is forced into the
 //! cell by putting the cell's first address in place of its upper bits, one instruction; a right
 //! program's addresses stay what they are, and a wrong or hostile one's hit some place of its own
@@ -30,7 +30,8 @@
 //! - A thread cannot change its own registers by way of local memory. That does not hold of values
 //!   which the assembler spills there: a kernel that writes beyond its own local arrays may reach
 //!   them.
-//! - Rows of a matrix of `wmma` lie at most 2^26 elements apart; a larger distance becomes that.
+//! - Rows of a matrix of `wmma` lie at most 2^26 elements apart, in a small cell 2^22; a larger
+//!   distance becomes that.
 //!
 //! The pass comes before those that surround the body: their accesses to the control block are not
 //! fenced.
@@ -54,10 +55,12 @@ use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::checks::parameter_limit;
 use crate::worker::{Rewritten, WorkerOptions};
 
-use needs::{Access, MOST_STRIDE, needs};
+use needs::{Access, most_stride, needs};
 use roots::{Plan, is_replaced, passes_on, plan};
 
-pub use layout::{LEAST_CELL_BITS, MARGIN_BYTES, cell_bits};
+pub use layout::{
+    LEAST_CELL_BITS, MARGIN_BYTES, SMALL_CELL_BITS, SMALL_WINDOW_BYTES, cell_bits, margin_bytes,
+};
 
 /// Fences every kernel that can be fenced. A kernel that refuses is as it was and must not run
 /// beside other tenants.
@@ -189,7 +192,7 @@ impl Fence {
         ];
         let base = module.names.fresh("pw_window_base");
         // More bits would exceed an address.
-        let bits = bits.clamp(LEAST_CELL_BITS, 63);
+        let bits = bits.clamp(SMALL_CELL_BITS, 63);
         Self { carry, bits, base, temporaries, seconds: Vec::new() }
     }
 
@@ -212,7 +215,7 @@ impl Fence {
         let kind = module.func(func).kind;
         debug_assert_eq!(params.is_some(), kind == FunctionKind::Entry);
         let Some(mut body) = module.funcs[func.0 as usize].body.take() else { return };
-        let plan = plan(module, &body, kind);
+        let plan = plan(module, &body, kind, margin(self.bits));
         let stmts = std::mem::take(&mut body.stmts);
         let mut out = Vec::with_capacity(stmts.len() + stmts.len() / 8 + 8);
         let base = self.carry.load(module, func, &mut body, params, &mut out);
@@ -349,7 +352,7 @@ fn force(
 fn unproved(module: &Module, body: &Body, cell: Cell) -> BTreeSet<usize> {
     let cfg = Cfg::new(module, body);
     let ranges = Ranges::new(module, body, &cfg, Some(cell));
-    let margin = MARGIN_BYTES.cast_signed();
+    let margin = margin(cell.bits);
     let mut found = BTreeSet::new();
     ranges.each(module, body, &cfg, |stmt, inst, known| {
         let needs = needs(module, body, inst).unwrap_or_default();
@@ -370,14 +373,21 @@ fn unproved(module: &Module, body: &Body, cell: Cell) -> BTreeSet<usize> {
     found
 }
 
+/// The margin of a cell of so many bits, in bytes.
+const fn margin(bits: u32) -> i64 {
+    margin_bytes(bits).cast_signed()
+}
+
 /// Appends an instruction with its own fence.
 fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out: &mut Vec<Stmt>) {
     let needs = needs(module, body, &inst).unwrap_or_default();
+    let margin = margin(regs.cell.bits);
+    let reach = if needs.stride.is_some() { margin / 4 } else { needs.bytes };
     let mut operands = body.operands(inst.operands).to_vec();
     // No instruction has two addresses of global memory, so one set of registers suffices.
     for (index, kind) in needs.addresses {
         operands[index] = match kind {
-            Access::Global => global(module, body, operands[index], regs, out),
+            Access::Global => global(module, body, operands[index], (regs, margin - reach), out),
             Access::Generic => generic(module, body, operands[index], regs, out),
         };
     }
@@ -385,23 +395,25 @@ fn access(module: &mut Module, body: &mut Body, mut inst: Inst, regs: Regs, out:
         && let Some(&stride) = operands.get(index)
     {
         let narrow = Operand::Reg(regs.narrow);
-        emit(module, body, out, "min.u32", &[narrow, stride, Operand::Int(MOST_STRIDE.into())]);
+        emit(module, body, out, "min.u32", &[narrow, stride, Operand::Int(most_stride(margin))]);
         operands[index] = narrow;
     }
     inst.operands = body.add_operands(&operands);
     out.push(Stmt::Inst(inst));
 }
 
-/// Forces an address into the cell. The offset is less than a margin and stays.
+/// Forces an address into the cell. An offset within the bound stays.
 fn global(
     module: &mut Module,
     body: &mut Body,
     operand: Operand,
-    regs: Regs,
+    (regs, bound): (Regs, i64),
     out: &mut Vec<Stmt>,
 ) -> Operand {
     let (from, offset) = match operand {
-        Operand::Mem(Base::Reg(reg), offset) if body.reg(reg).ty.bits() == 64 => {
+        Operand::Mem(Base::Reg(reg), offset)
+            if body.reg(reg).ty.bits() == 64 && i64::from(offset).abs() <= bound =>
+        {
             (Operand::Reg(reg), offset)
         }
         other => {

@@ -35,10 +35,15 @@ impl Needs {
 const LARGEST_BYTES: i64 = 256;
 /// Bytes of the largest bulk copy, whose size has 32 bits.
 const BULK_BYTES: i64 = 1 << 32;
-/// Largest distance of a matrix's rows, in elements.
-pub(super) const MOST_STRIDE: u32 = 1 << 26;
 /// Rows of a matrix, and bytes of an element, at most.
 const MATRIX: i64 = 32 * 8;
+/// Bytes of the largest matrix whose rows lie side by side.
+const MATRIX_BYTES: i64 = 32 * MATRIX;
+
+/// The largest distance of a matrix's rows, in elements: a matrix spans a quarter of a margin.
+pub(super) const fn most_stride(margin: i64) -> u64 {
+    (margin / 4 / MATRIX).cast_unsigned()
+}
 
 /// Finds the needs of an instruction.
 pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, Reason> {
@@ -70,7 +75,7 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
             let addresses = by_space(module, body, inst, address)?;
             let outside = form.space() == Some(Space::Global);
             let stride = (outside && address.is_some() && operands.len() > 2).then_some(2);
-            Ok(Needs { addresses, bytes: i64::from(MOST_STRIDE) * MATRIX, stride })
+            Ok(Needs { addresses, bytes: MATRIX_BYTES, stride })
         }
         // The ISA does not say where parameters lie among generic addresses.
         Op::Cvta if !form.has(Mod::To) && form.space().is_some_and(Space::is_param) => {

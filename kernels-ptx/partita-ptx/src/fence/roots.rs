@@ -21,7 +21,6 @@ use crate::ir::{
     Base, Body, Form, FunctionKind, Inst, Mod, Module, Op, Operand, Reg, Space, Stmt, Symbol, Type,
 };
 
-use super::layout::MARGIN_BYTES;
 use super::needs::{Access, Needs, needs};
 
 /// The fences of a body.
@@ -42,11 +41,11 @@ const FARTHEST: usize = 256;
 /// The number of times that a loop is assumed to run for each run of its surroundings.
 const ROUNDS: u64 = 8;
 
-/// Chooses the fences of a body.
-pub(super) fn plan(module: &Module, body: &Body, kind: FunctionKind) -> Plan {
+/// Chooses the fences of a body. `margin`: the bytes that an access may stray from its root.
+pub(super) fn plan(module: &Module, body: &Body, kind: FunctionKind, margin: i64) -> Plan {
     let cfg = Cfg::new(module, body);
     let ranges = Ranges::new(module, body, &cfg, None);
-    let mut facts = Facts::new(module, body, &cfg, kind);
+    let mut facts = Facts::new(module, body, &cfg, kind, margin);
     let mut accesses = Vec::new();
     ranges.each(module, body, &cfg, |stmt, inst, known| {
         if let Some(step) = step(module.form(inst), body.operands(inst.operands), known) {
@@ -126,6 +125,7 @@ struct Facts<'a> {
     body: &'a Body,
     cfg: &'a Cfg,
     kind: FunctionKind,
+    margin: i64,
     /// Statements that define each register, in order.
     definitions: Vec<Vec<usize>>,
     /// The result of [`step`], by statement.
@@ -139,7 +139,13 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    fn new(module: &'a Module, body: &'a Body, cfg: &'a Cfg, kind: FunctionKind) -> Self {
+    fn new(
+        module: &'a Module,
+        body: &'a Body,
+        cfg: &'a Cfg,
+        kind: FunctionKind,
+        margin: i64,
+    ) -> Self {
         let mut definitions = vec![Vec::new(); body.regs.len()];
         for (stmt, inst) in body.insts() {
             body.each_result(inst, &mut |reg| definitions[reg.index()].push(stmt));
@@ -152,6 +158,7 @@ impl<'a> Facts<'a> {
             body,
             cfg,
             kind,
+            margin,
             definitions,
             steps: BTreeMap::new(),
             weights: weights(cfg),
@@ -245,7 +252,7 @@ impl<'a> Facts<'a> {
         let own = self.weight(stmt);
         let mut best: Option<(u64, usize, Reg, Vec<usize>)> = None;
         let (mut at, mut reg) = (stmt, reg);
-        let mut left = MARGIN_BYTES.cast_signed() - i64::from(offset).abs() - LARGEST;
+        let mut left = self.margin - i64::from(offset).abs() - LARGEST;
         for _ in 0..LONGEST {
             let Some(definitions) = self.reaching(at, reg) else { break };
             let cost: u64 = definitions.iter().map(|&stmt| self.cost(plan, stmt, reg)).sum();

@@ -254,9 +254,9 @@ impl Stage {
                 Action::Reply { sequence, code, payload, .. } => {
                     self.replies.insert(sequence, (code, payload));
                 }
-                Action::Prepare { session, module, purpose, .. } => {
+                Action::Prepare { session, module, purpose, guards, .. } => {
                     let originals = self.engine.originals();
-                    let target = Target { originals, ..Target::of(self.device.as_mut()) };
+                    let target = Target { originals, guards, ..Target::of(self.device.as_mut()) };
                     let result = (self.preparer)(target, &purpose);
                     self.engine.handle_prepared(self.device.as_mut(), session, module, result);
                 }
