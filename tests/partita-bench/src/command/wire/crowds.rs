@@ -15,9 +15,8 @@ use std::time::Instant;
 
 /// Devices, with a word for each in the names of figures.
 const DEVICES: [(&str, &str); 2] = [("emu:h200,timing=off", "off"), ("emu:h200", "on")];
-/// Numbers of programs, of which `--quick` takes the first two. The emulated H200 has addresses for
-/// 382 sessions.
-const PROGRAMS: [u16; 3] = [16, 64, 256];
+/// Numbers of programs, of which `--quick` takes the first two.
+const PROGRAMS: [u16; 4] = [16, 64, 256, 1024];
 const QUICK: usize = 2;
 /// The largest crowd that is measured with timing.
 const MOST_TIMED: u16 = 64;
