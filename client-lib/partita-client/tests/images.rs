@@ -216,3 +216,19 @@ fn the_length_of_a_container_is_in_its_header() {
     header[0] = 0;
     assert!(fatbin::container_len(&header).is_err());
 }
+
+#[test]
+fn parts_that_are_too_large_together_are_refused() {
+    let part = |bytes| Image { kind: ImageKind::PtxZstd, bytes: b"packed", unpacked_bytes: bytes };
+    let sized = |sizes: &[u64]| {
+        fatbin::parts(&sizes.iter().map(|bytes| (part(*bytes), 75)).collect::<Vec<_>>())
+    };
+    let most = partita_wire::MAX_MODULE;
+    let count = |sizes: &[u64]| select_parts(&sized(sizes), DEVICE).map(|parts| parts.len());
+    assert_eq!(count(&[most - 10, 10]), Ok(2));
+    for sizes in [&[most, 1][..], &[u64::MAX, u64::MAX], &[most + 1]] {
+        let error = count(sizes).expect_err("it is too large");
+        assert!(matches!(error, ImageError::Large { .. }), "{error}");
+        assert_eq!(error.code(), code::OUT_OF_MEMORY);
+    }
+}

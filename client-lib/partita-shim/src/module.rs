@@ -343,7 +343,14 @@ fn choose<'a>(image: &Image<'a>, facts: &DeviceFacts) -> Result<Choice<'a>, NoCo
             return Ok(code);
         }
         // The joined containers say in one message what each of them has.
-        return select(&containers.concat(), facts).map(|_| unreachable!("no container had code"));
+        return match select(&containers.concat(), facts) {
+            Err(no_code) => Err(no_code),
+            // One of them is a damaged set of parts, whose parts are found one by one.
+            Ok(_) => Err(NoCode {
+                code: CuError::INVALID_IMAGE.0,
+                text: "the program's parts for a link are damaged: link the program again".into(),
+            }),
+        };
     };
     Ok(Choice { codes: suited.into_iter().flat_map(|choice| choice.codes).collect(), architecture })
 }

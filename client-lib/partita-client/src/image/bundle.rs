@@ -23,5 +23,6 @@ pub fn bundle(images: &[Image<'_>]) -> (Vec<u8>, u64) {
         bytes.extend_from_slice(&image.unpacked_bytes.to_le_bytes());
         bytes.extend_from_slice(image.bytes);
     }
-    (bytes, images.iter().map(|image| image.unpacked_bytes).sum())
+    let unpacked_bytes = images.iter().map(|image| image.unpacked_bytes);
+    (bytes, unpacked_bytes.fold(0, u64::saturating_add))
 }

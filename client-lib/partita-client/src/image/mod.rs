@@ -25,6 +25,13 @@ pub struct Image<'a> {
     pub unpacked_bytes: u64,
 }
 
+impl Image<'_> {
+    /// The larger of its two sizes, in bytes.
+    fn size(&self) -> u64 {
+        self.unpacked_bytes.max(self.bytes.len() as u64)
+    }
+}
+
 /// Why an image cannot be used.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum ImageError {
@@ -112,7 +119,7 @@ pub fn select(bytes: &[u8], device: ComputeCapability) -> Result<Image<'_>, Imag
     } else {
         whole(ImageKind::Ptx, text(bytes)?)
     };
-    match image.unpacked_bytes.max(image.bytes.len() as u64) {
+    match image.size() {
         large if large > MAX_MODULE => Err(ImageError::Large { bytes: large }),
         _ => Ok(image),
     }
@@ -126,7 +133,10 @@ pub fn select_parts(bytes: &[u8], device: ComputeCapability) -> Result<Vec<Image
     if bytes.starts_with(&fatbin::MAGIC.to_le_bytes())
         && let Some(parts) = fatbin::all_parts(bytes)?
     {
-        return Ok(parts);
+        return match parts.iter().map(Image::size).fold(0, u64::saturating_add) {
+            large if large > MAX_MODULE => Err(ImageError::Large { bytes: large }),
+            _ => Ok(parts),
+        };
     }
     select(bytes, device).map(|image| vec![image])
 }
@@ -145,7 +155,7 @@ pub fn select_machine_code(
         return Ok(None);
     }
     let found = fatbin::select_machine_code(bytes, device)?;
-    match found.map_or(0, |(image, _)| image.unpacked_bytes.max(image.bytes.len() as u64)) {
+    match found.map_or(0, |(image, _)| image.size()) {
         large if large > MAX_MODULE => Err(ImageError::Large { bytes: large }),
         _ => Ok(found),
     }
