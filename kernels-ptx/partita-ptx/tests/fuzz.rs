@@ -1,9 +1,9 @@
 //! Fuzz targets, each with every case of the corpus as a seed: the parser; print∘parse;
 //! rewrite∘verify.
 //!
-//! Plain mutation loops with a seeded generator, because coverage-guided fuzzing needs a nightly
-//! compiler: the same seed gives the same inputs. Each target runs some thousand inputs, and more
-//! until `PARTITA_FUZZ_SECONDS` have passed, where that is set. A failure prints the input.
+//! Plain mutation loops with a seeded generator, which need no fuzzer: the same seed gives the same
+//! inputs. Each target runs some thousand inputs, and more until `PARTITA_FUZZ_SECONDS` have
+//! passed, where that is set. A failure prints the input. `tests/fuzz.sh` looks by coverage.
 
 #![expect(clippy::unwrap_used, reason = "a corpus that cannot be read fails the test")]
 
