@@ -143,3 +143,68 @@ impl Writer<'_> {
         self.bytes(cut.as_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A byte, a text of three bytes, and a count of two things of four bytes each.
+    fn message() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        let mut writer = Writer(&mut bytes);
+        writer.u8(7);
+        writer.text("abc", 3);
+        writer.count(2);
+        writer.u32(1);
+        writer.u32(u32::MAX);
+        bytes
+    }
+
+    #[test]
+    fn every_length_up_to_its_bound_is_read() {
+        let bytes = message();
+        let mut reader = Reader::new(&bytes);
+        assert_eq!(reader.u8("byte"), Ok(7));
+        assert_eq!(reader.at(), 1);
+        assert_eq!(reader.text(3, "text"), Ok("abc".to_owned()));
+        assert_eq!(reader.count(4, "things"), Ok(2));
+        assert_eq!((reader.u32("thing"), reader.u32("thing")), (Ok(1), Ok(u32::MAX)));
+        assert_eq!(reader.at(), bytes.len());
+        assert_eq!(reader.finish(), Ok(()));
+    }
+
+    #[test]
+    fn errors_name_what_and_where() {
+        let check = |before: usize, read: &dyn Fn(&mut Reader<'_>) -> BytesError, expected| {
+            let bytes = message();
+            let mut reader = Reader::new(&bytes);
+            reader.take(before, "what comes before").unwrap();
+            assert_eq!(read(&mut reader), expected);
+        };
+        let what = "part";
+        let text =
+            |limit: usize| move |reader: &mut Reader<'_>| reader.text(limit, what).unwrap_err();
+        let count = |least| move |reader: &mut Reader<'_>| reader.count(least, what).unwrap_err();
+        check(1, &text(2), BytesError::Long { at: 1, what, length: 3, limit: 2 });
+        // The rest holds one thing of five bytes, or of eight.
+        check(8, &count(5), BytesError::Long { at: 8, what, length: 2, limit: 1 });
+        check(8, &count(8), BytesError::Long { at: 8, what, length: 2, limit: 1 });
+        check(16, &|reader| reader.u64(what).unwrap_err(), BytesError::Short { at: 20, what });
+        check(16, &text(u32::MAX as usize), BytesError::Short { at: 20, what });
+        let not_text = [2, 0, 0, 0, 0xc3, 0x28];
+        let error = Reader::new(&not_text).text(2, what).unwrap_err();
+        assert_eq!(error, BytesError::Utf8 { at: 0, what });
+        let mut reader = Reader::new(&not_text);
+        reader.take(5, what).unwrap();
+        assert_eq!(reader.finish(), Err(BytesError::Trailing { at: 5, extra: 1 }));
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (limit, length) in [(4, 4), (3, 2), (2, 2), (1, 0), (0, 0), (9, 4)] {
+            let mut bytes = Vec::new();
+            Writer(&mut bytes).text("äö", limit);
+            assert_eq!(bytes.len(), 4 + length, "cut at {limit}");
+        }
+    }
+}

@@ -445,7 +445,7 @@ mod tests {
         let at = bytes.len() - 4;
         bytes[at] = 9;
         let error = Hello::decode(&bytes).unwrap_err().to_string();
-        assert!(error.contains("GPU") && error.contains("the value 9"), "{error}");
+        assert!(error.contains(&format!("GPU at byte {at} has the value 9")), "{error}");
     }
 
     #[test]

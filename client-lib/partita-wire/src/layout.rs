@@ -323,24 +323,94 @@ mod tests {
     }
 
     #[test]
-    fn layouts_that_would_reach_outside_are_refused() {
+    fn parts_follow_one_another_on_page_borders() {
+        let layout = Layout::new(Sizes {
+            command_bytes: 1 << 16,
+            reply_bytes: 1 << 17,
+            event_slots: 257,
+            staging_bytes: 5 * 4096,
+            host_bytes: 1_000_000,
+        });
+        let layout = layout.unwrap();
+        // 257 slots of 16 bytes begin a second page, and 1,000,000 bytes the 245th.
+        let (events, command) = (2 * 4096, 4 * 4096);
+        let reply = command + (1 << 16);
+        let staging = reply + (1 << 17);
+        assert_eq!((layout.event_slot(0), layout.event_slot(256)), (events, events + 256 * 16));
+        assert_eq!(
+            (layout.command_ring().data, layout.command_ring().capacity),
+            (command, 1 << 16)
+        );
+        assert_eq!((layout.reply_ring().data, layout.reply_ring().capacity), (reply, 1 << 17));
+        assert_eq!((layout.staging(), layout.host()), (staging, staging + 5 * 4096));
+        assert_eq!(layout.event_slots(), 257);
+        assert_eq!((layout.staging_bytes(), layout.host_bytes()), (5 * 4096, 1_000_000));
+        assert_eq!(layout.arena_bytes(), 5 * 4096 + 1_000_000);
+        assert_eq!(layout.total(), (staging + (5 + 245) * 4096) as u64);
+        // A 64th of host memory in whole pages.
+        assert_eq!(layout.variable_bytes(), 3 * 4096);
+    }
+
+    #[test]
+    #[should_panic = "event slot 7 does not exist"]
+    fn slots_end() {
+        Layout::new(Sizes { event_slots: 7, ..Sizes::default() }).unwrap().event_slot(7);
+    }
+
+    #[test]
+    fn every_size_has_a_bound() {
+        let check = |good: bool, change: &dyn Fn(&mut Sizes)| {
+            let mut sizes = Sizes { host_bytes: 0, ..Sizes::default() };
+            change(&mut sizes);
+            let found = Layout::new(sizes);
+            let bounded =
+                matches!(found, Err(LayoutError::Ring { .. } | LayoutError::Large { .. }));
+            assert_eq!((found.is_ok(), bounded), (good, !good), "{sizes:?}: {found:?}");
+        };
+        for (bytes, good) in [(1 << 16, true), (1 << 26, true), (1 << 15, false), (1 << 27, false)]
+        {
+            check(good, &|sizes| sizes.command_bytes = bytes);
+            check(good, &|sizes| sizes.reply_bytes = bytes);
+        }
+        check(false, &|sizes| sizes.command_bytes = 3 << 16);
+        for (above, good) in [(0, true), (4096, false), (u64::MAX - (1 << 40), false)] {
+            check(good, &|sizes| sizes.staging_bytes = (1 << 40) + above);
+            check(good, &|sizes| sizes.host_bytes = (1 << 40) + above);
+        }
+        check(true, &|sizes| sizes.event_slots = 1 << 20);
+        check(false, &|sizes| sizes.event_slots = (1 << 20) + 1);
+        check(false, &|sizes| sizes.event_slots = u64::MAX);
+        // Both parts of the arena may have their bound, and the memory ends soon after.
+        let mut raw = Layout::new(Sizes::default()).unwrap().raw();
+        raw.total = 3 << 40;
+        assert!(Layout::try_from(raw).is_ok());
+        raw.total += 1;
+        let expected = LayoutError::Large { part: "total bytes", value: raw.total, limit: 3 << 40 };
+        assert_eq!(Layout::try_from(raw), Err(expected));
+    }
+
+    #[test]
+    fn parts_that_lie_elsewhere_are_refused() {
         let good = Layout::new(Sizes::default()).unwrap().raw();
-        let check = |name: &str, change: &dyn Fn(&mut RawLayout)| {
+        let check = |part: &str, change: &dyn Fn(&mut RawLayout)| {
             let mut raw = good;
             change(&mut raw);
-            assert!(Layout::try_from(raw).is_err(), "{name}");
+            match Layout::try_from(raw) {
+                Err(LayoutError::Place { part: found, .. }) => assert_eq!(found, part, "{raw:?}"),
+                other => panic!("{part}: {other:?}"),
+            }
         };
-        check("ring not a power of two", &|raw| raw.command_bytes += 8);
-        check("ring too small", &|raw| raw.reply_bytes = 4096);
-        check("ring too large", &|raw| raw.reply_bytes = 1 << 40);
-        check("slots", &|raw| raw.event_slots = u64::MAX);
-        check("staging past the end", &|raw| raw.staging_bytes += 1);
-        check("host memory past the end", &|raw| raw.host_bytes += 4096);
-        check("host memory wraps", &|raw| raw.host_bytes = u64::MAX);
-        check("staging wraps", &|raw| raw.staging = u64::MAX - 4095);
-        check("reply over command", &|raw| raw.reply = raw.command);
-        check("events over the words", &|raw| raw.events = 4096);
-        check("unaligned", &|raw| raw.staging += 8);
-        check("smaller memory", &|raw| raw.total -= 4096);
+        check("host memory", &|raw| raw.staging_bytes += 1);
+        check("arena", &|raw| raw.staging_bytes += 4096);
+        check("arena", &|raw| raw.host_bytes += 4096);
+        check("arena", &|raw| raw.staging = u64::MAX - 4095);
+        check("arena", &|raw| raw.staging += 8);
+        check("arena", &|raw| raw.total -= 4096);
+        check("reply ring", &|raw| raw.reply = raw.command);
+        check("reply ring", &|raw| raw.reply -= 4096);
+        check("arena", &|raw| raw.reply += 4096);
+        check("command ring", &|raw| raw.command += 4);
+        check("event slots", &|raw| raw.events = 4096);
+        check("command ring", &|raw| raw.event_slots += 1);
     }
 }
