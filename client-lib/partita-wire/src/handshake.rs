@@ -481,6 +481,26 @@ mod tests {
     }
 
     #[test]
+    fn of_another_version_only_a_refusal_is_understood() {
+        let daemon = Protocol { major: PROTOCOL.major + 1, ..PROTOCOL };
+        let of_daemon = |kind: u32, answer: &Answer| {
+            let mut bytes = answer.encode();
+            bytes[4..6].copy_from_slice(&daemon.major.to_le_bytes());
+            bytes[8..12].copy_from_slice(&kind.to_le_bytes());
+            Answer::decode(&bytes)
+        };
+        let refused =
+            Answer::Refused(Refusal { code: RefusalCode::Full, text: "no room".to_owned() });
+        assert_eq!(of_daemon(REFUSED, &refused), Ok(refused.clone()));
+        for kind in [WELCOME, OFFER] {
+            let error = Err(HandshakeError::Version { client: PROTOCOL, daemon });
+            assert_eq!(of_daemon(kind, &Answer::Offer(Vec::new())), error);
+        }
+        let error = of_daemon(9, &refused).unwrap_err().to_string();
+        assert!(error.contains("kind of answer at byte 8 has the value 9"), "{error}");
+    }
+
+    #[test]
     fn a_later_minor_version_may_say_more() {
         let mut newer = hello();
         newer.protocol.minor += 1;

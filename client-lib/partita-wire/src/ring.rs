@@ -352,3 +352,190 @@ impl<M: Memory> Waker<M> {
             && self.rung.fetch_max(sleep, Ordering::Relaxed) < sleep
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    const TAIL: usize = 0;
+    const HEAD: usize = 8;
+    const SLEEPS: usize = 16;
+    const DATA: usize = 24;
+    const CAPACITY: u64 = 128;
+    const SPEC: RingSpec = RingSpec { tail: TAIL, head: HEAD, data: DATA, capacity: CAPACITY };
+
+    /// Memory of one thread.
+    struct Plain(RefCell<Vec<u8>>);
+
+    impl Plain {
+        fn new() -> Plain {
+            // Nothing is read or written past the ring.
+            Plain(RefCell::new(vec![0; DATA + 128]))
+        }
+
+        /// Sets a word as a peer does that keeps no rules.
+        fn set(&self, at: usize, value: u64) {
+            Memory::store(&self, at, value, Ordering::Relaxed);
+        }
+
+        fn word(&self, at: usize) -> u64 {
+            Memory::load(&self, at, Ordering::Relaxed)
+        }
+    }
+
+    impl Memory for &Plain {
+        fn load(&self, at: usize, _: Ordering) -> u64 {
+            let mut word = [0; 8];
+            self.read(at, &mut word);
+            u64::from_le_bytes(word)
+        }
+        fn store(&self, at: usize, value: u64, _: Ordering) {
+            self.write(at, &value.to_le_bytes());
+        }
+        fn fence(&self) {}
+        fn read(&self, at: usize, into: &mut [u8]) {
+            into.copy_from_slice(&self.0.borrow()[at..at + into.len()]);
+        }
+        fn write(&self, at: usize, from: &[u8]) {
+            self.0.borrow_mut()[at..at + from.len()].copy_from_slice(from);
+        }
+    }
+
+    fn ends(memory: &Plain, limit: usize) -> (Producer<&Plain>, Consumer<&Plain>) {
+        (Producer::new(memory, SPEC), Consumer::new(memory, SPEC, limit))
+    }
+
+    #[test]
+    fn a_ring_is_filled_to_the_last_byte_and_read_around_its_end() {
+        let memory = Plain::new();
+        let (mut producer, mut consumer) = ends(&memory, 64);
+        let (mut body, mut written, mut read) = (Vec::new(), 0_u64, 0_u64);
+        // 27 bytes take 32 of the ring: four records fill it.
+        for fits in [4, 1, 3, 2, 4] {
+            for _ in 0..fits {
+                let byte = written.to_le_bytes()[0];
+                assert_eq!(producer.push(7, 1, written, &[byte; 11]), Ok(true));
+                written += 1;
+            }
+            if written - read == 4 {
+                assert_eq!(producer.push(7, 1, written, &[0; 11]), Ok(false), "it is full");
+            }
+            assert_eq!(producer.is_empty(), Ok(false));
+            assert_eq!(consumer.has_news(), Ok(true));
+            while let Some(header) = consumer.pop(&mut body).unwrap() {
+                assert_eq!(header, Header { length: 27, kind: 7, flags: 1, sequence: read });
+                assert_eq!(body, [read.to_le_bytes()[0]; 11]);
+                read += 1;
+            }
+            assert_eq!((read, consumer.has_news()), (written, Ok(false)));
+            assert_eq!(consumer.unpublished(), fits * 32);
+            assert_eq!((consumer.publish(), consumer.publish()), (true, false));
+            assert_eq!((consumer.unpublished(), memory.word(HEAD)), (0, read * 32));
+            assert_eq!(producer.is_empty(), Ok(true));
+        }
+    }
+
+    #[test]
+    fn a_writer_believes_no_impossible_index() {
+        let distance = |theirs| Err(RingFault::Distance { theirs, ours: 64, capacity: CAPACITY });
+        for (theirs, expected) in [
+            (0, Ok(false)),
+            (64, Ok(true)),
+            (32, Ok(false)),
+            (72, distance(72)),
+            (u64::MAX, distance(u64::MAX)),
+            (33, Err(RingFault::Unaligned { theirs: 33 })),
+        ] {
+            let memory = Plain::new();
+            let (mut producer, _) = ends(&memory, 64);
+            assert_eq!(producer.push(1, 0, 1, &[0; 48]), Ok(true));
+            memory.set(HEAD, theirs);
+            assert_eq!(producer.is_empty(), expected, "{theirs}");
+        }
+        // Backwards.
+        let memory = Plain::new();
+        let (mut producer, _) = ends(&memory, 64);
+        assert_eq!(producer.push(1, 0, 1, &[0; 48]), Ok(true));
+        memory.set(HEAD, 32);
+        assert_eq!(producer.is_empty(), Ok(false));
+        memory.set(HEAD, 24);
+        assert_eq!(producer.is_empty(), distance(24));
+    }
+
+    #[test]
+    #[should_panic = "too long for its ring"]
+    fn a_record_longer_than_half_the_ring_is_our_fault() {
+        let memory = Plain::new();
+        let _ = ends(&memory, 128).0.push(1, 0, 1, &[0; 49]);
+    }
+
+    #[test]
+    fn a_reader_believes_no_impossible_index() {
+        let distance = |theirs, ours| Err(RingFault::Distance { theirs, ours, capacity: CAPACITY });
+        let memory = Plain::new();
+        let (_, mut consumer) = ends(&memory, 64);
+        for (theirs, expected) in [
+            (136, distance(136, 0)),
+            (u64::MAX, distance(u64::MAX, 0)),
+            (4, Err(RingFault::Unaligned { theirs: 4 })),
+            (0, Ok(false)),
+            (32, Ok(true)),
+            // Backwards.
+            (24, distance(24, 0)),
+            (128, Ok(true)),
+        ] {
+            memory.set(TAIL, theirs);
+            assert_eq!(consumer.has_news(), expected, "{theirs}");
+        }
+        // What was read and not published still takes room.
+        let memory = Plain::new();
+        let (mut producer, mut consumer) = ends(&memory, 64);
+        assert_eq!(producer.push(1, 0, 1, &[0; 16]), Ok(true));
+        assert!(consumer.pop(&mut Vec::new()).unwrap().is_some());
+        memory.set(TAIL, 136);
+        assert_eq!(consumer.has_news(), distance(136, 32));
+        assert!(consumer.publish());
+        assert_eq!(consumer.has_news(), Ok(true));
+    }
+
+    #[test]
+    fn a_record_has_a_header_and_no_more_than_there_is() {
+        let read = |length: u32, tail: u64, limit: usize| {
+            let memory = Plain::new();
+            let mut consumer = Consumer::new(&memory, SPEC, limit);
+            let header = Header { length, kind: 0, flags: 0, sequence: 0 };
+            Memory::write(&&memory, DATA, header.as_bytes());
+            memory.set(TAIL, tail);
+            let mut body = Vec::new();
+            consumer.pop(&mut body).map(|header| header.map(|_| body.len()))
+        };
+        let fault = |length, limit| Err(RingFault::Length { length, at: 0, limit });
+        assert_eq!(read(16, 16, 64), Ok(Some(0)));
+        assert_eq!(read(17, 24, 64), Ok(Some(1)));
+        assert_eq!(read(64, 128, 64), Ok(Some(48)));
+        assert_eq!(read(0, 0, 64), Ok(None));
+        assert_eq!(read(15, 16, 64), fault(15, 16));
+        assert_eq!(read(17, 16, 64), fault(17, 16));
+        assert_eq!(read(65, 128, 64), fault(65, 64));
+        assert_eq!(read(u32::MAX, 128, 64), fault(u32::MAX, 64));
+        assert_eq!(read(16, 8, 64), fault(0, 8));
+    }
+
+    #[test]
+    fn each_sleep_is_rung_for_once() {
+        let memory = Plain::new();
+        let (sleeper, waker) = (Sleeper::new(&memory, SLEEPS), Waker::new(&memory, SLEEPS));
+        assert!(!waker.is_due() && !waker.take());
+        for sleep in 1..4 {
+            sleeper.raise();
+            assert_eq!(memory.word(SLEEPS), sleep);
+            assert!(waker.is_due());
+            assert!(waker.take(), "sleep {sleep}");
+            assert!(!waker.is_due() && !waker.take(), "it was rung for");
+            sleeper.lower();
+            assert_eq!(memory.word(SLEEPS), 0);
+            assert!(!waker.is_due() && !waker.take(), "nobody sleeps");
+        }
+    }
+}
