@@ -29,3 +29,32 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
     };
     Ok((selector, partitioner))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_gets_the_machine_of_its_name() {
+        let hardware = Calibration {
+            sms: 24,
+            sm_clock_khz: 700_000,
+            warp_instructions_per_cycle: 2.0,
+            access_bytes: 32,
+            noc_bytes_per_second: 268.8e9,
+            llc_bytes_per_second: 268.8e9,
+            dram_bytes_per_second: 177.4e9,
+            dram_utilisation: 0.5,
+        };
+        for (partitioner, name) in [
+            (PartitionerKind::Even, "even"),
+            (PartitionerKind::Static, "static"),
+            (PartitionerKind::CdSearch, "cd-search"),
+            (PartitionerKind::CdSearchPaper, "cd-search-paper"),
+        ] {
+            let config = PolicyConfig { partitioner, ..PolicyConfig::default() };
+            let (selector, partitioner) = build(&config, &hardware).unwrap();
+            assert_eq!((selector.name(), partitioner.name()), ("everyone", name));
+        }
+    }
+}

@@ -439,7 +439,32 @@ mod tests {
         let records: Vec<u64> = one(0).chain(one(1)).collect();
         let found = Replay::new(L1, LLC).launch(&whole(&records));
         assert_eq!((found.accesses, found.most, found.hits), (64, 64, 32));
-        assert!(found.least <= 64);
+        // At best both run on one SM.
+        assert_eq!(found.least, 32);
+    }
+
+    /// Eight rounds over as many sectors.
+    fn rounds(kind: u64, sectors: u64) -> LlcUse {
+        let records: Vec<u64> = (0..8 * sectors).map(|at| record(kind, 0, at % sectors)).collect();
+        Replay::new(L1, LLC).launch(&whole(&records))
+    }
+
+    #[test]
+    fn bounds_are_those_of_a_smaller_and_a_larger_l1() {
+        // Three quarters of the L1: half of an L1 would lose it each round.
+        let fits = rounds(RECORD_LOAD, 384);
+        assert!(fits.accesses < 2 * 384 && fits.most > 4 * 384, "{fits:?}");
+        // One and a half of it.
+        let exceeds = rounds(RECORD_LOAD, 768);
+        assert!(exceeds.least < 2 * 768 && exceeds.accesses > 4 * 768, "{exceeds:?}");
+    }
+
+    #[test]
+    fn bounds_are_those_of_a_smaller_and_a_larger_llc() {
+        let fits = rounds(1, 3 << 13);
+        assert!(fits.hits > 6 * (3 << 13) && fits.hits_least < 3 << 13, "{fits:?}");
+        let exceeds = rounds(1, 3 << 14);
+        assert!(exceeds.hits < 3 << 14 && exceeds.hits_most > 6 * (3 << 14), "{exceeds:?}");
     }
 
     #[test]

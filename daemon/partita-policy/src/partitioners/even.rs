@@ -94,6 +94,22 @@ mod tests {
         check(24, &[(1, "0-11"), (2, "12-23"), (3, "none")], "1:0-7 2:12-19 3:8-11,20-23");
         check(25, &[(1, "0-11"), (2, "12-24")], "1:0-11 2:12-24");
         check(1, &[(1, "none"), (2, "0")], "2:0");
+        // SMs that are not to be shared out stay out.
+        check(4, &[(1, "2-7"), (2, "none")], "1:2-3 2:0-1");
+    }
+
+    #[test]
+    fn notes_say_why() {
+        let notes = |sms, applications: &[(u32, &str)]| {
+            even_plan(&sample(sms, applications), EvenReason::Policy).1
+        };
+        assert_eq!(notes(24, &[]), []);
+        assert_eq!(notes(24, &[(3, "none")]), [Note::Alone { application: ApplicationId(3) }]);
+        let even = |applications, least, most| {
+            [Note::Even { applications, least, most, reason: EvenReason::Policy }]
+        };
+        assert_eq!(notes(24, &[(1, "none"), (2, "none")]), even(2, 12, 12));
+        assert_eq!(notes(25, &[(1, "none"), (2, "none"), (3, "none")]), even(3, 8, 9));
     }
 
     proptest! {

@@ -117,13 +117,15 @@ mod tests {
         Share { tenant: tenant.map(TenantId), tag: tag.map(str::to_owned), sms }
     }
 
-    #[track_caller]
-    fn check(sms: u16, applications: &[(u32, u32, Option<&str>)], expected: &[u16]) {
-        let shares = vec![
+    fn three_shares() -> Vec<Share> {
+        vec![
             share(Some(1000), None, 8),
             share(None, Some("train"), 10),
             share(Some(1000), Some("train"), 4),
-        ];
+        ]
+    }
+
+    fn step(sms: u16, applications: &[(u32, u32, Option<&str>)]) -> Decision {
         let sample = Sample {
             now: Nanos(0),
             cause: Cause::Membership,
@@ -146,7 +148,12 @@ mod tests {
                 })
                 .collect(),
         };
-        let plan = StaticShares::new(shares).step(&sample).plan;
+        StaticShares::new(three_shares()).step(&sample)
+    }
+
+    #[track_caller]
+    fn check(sms: u16, applications: &[(u32, u32, Option<&str>)], expected: &[u16]) {
+        let plan = step(sms, applications).plan;
         let counts: Vec<u16> =
             applications.iter().map(|a| plan.sms(ApplicationId(a.0)).len()).collect();
         assert_eq!(counts, expected);
@@ -164,5 +171,19 @@ mod tests {
         check(9, &[(1, 1000, None), (2, 7, Some("train")), (3, 7, None)], &[7, 1, 1]);
         check(2, &[(1, 1000, None), (2, 1000, None), (3, 1000, None)], &[1, 1, 0]);
         check(24, &[], &[]);
+    }
+
+    #[test]
+    fn notes_name_the_share_of_each_application() {
+        let shares = three_shares();
+        let application = ApplicationId;
+        let by = |id, index: usize, gets| {
+            let (rule, share) = (shares[index].to_string(), shares[index].sms);
+            Note::Share { application: application(id), rule, share, gets }
+        };
+        let decision =
+            step(24, &[(1, 1000, Some("train")), (2, 1000, None), (3, 7, Some("other"))]);
+        let none = Note::NoShare { application: application(3), gets: 12 };
+        assert_eq!(decision.notes, [by(1, 2, 4), by(2, 0, 8), none]);
     }
 }
