@@ -391,3 +391,55 @@ fn machine_code_only(facts: &DeviceFacts) -> NoCode {
         ),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_client::image::fatbin;
+    use partita_model::{Bytes, ComputeCapability, Timekeeping};
+
+    fn hopper() -> DeviceFacts {
+        DeviceFacts {
+            kind: DeviceKind::Emulated,
+            timekeeping: Timekeeping::Simulated,
+            name: "small".into(),
+            uuid: [0; 16],
+            compute_capability: ComputeCapability { major: 9, minor: 0 },
+            sm_count: 24,
+            sm_clock_khz: 1_000_000,
+            memory_clock_khz: 1_000_000,
+            memory_bus_bits: 512,
+            memory: Bytes(1 << 30),
+            llc: Bytes(1 << 20),
+            threads_per_sm: 2048,
+            ctas_per_sm: 32,
+            registers_per_sm: 65536,
+            shared_per_sm: Bytes(65536),
+            shared_per_cta: Bytes(49152),
+            shared_per_cta_optin: Bytes(65536),
+            threads_per_cta: 1024,
+        }
+    }
+
+    /// Each container alone has no code, and all of them as one do.
+    #[test]
+    fn damaged_parts_beside_another_container_are_refused() {
+        let part = |kind, architecture| {
+            (Code { kind, bytes: b".version 8.0", unpacked_bytes: 0 }, architecture)
+        };
+        // A packed part without a size is damaged, and the newest part is whole.
+        let parts = fatbin::parts(&[part(ImageKind::PtxZstd, 75), part(ImageKind::Ptx, 80)]);
+        // Machine code that is no part of a link: the highest of the entry's flags is clear.
+        let mut other = fatbin::parts(&[part(ImageKind::Cubin, 70)]);
+        other[fatbin::HEADER_BYTES + 47] = 0;
+        let error = |containers: &[&[u8]]| {
+            let chosen = choose(&Image::Fatbin(containers.to_vec()), &hopper());
+            chosen.err().map(|no_code| (no_code.code, no_code.text))
+        };
+        assert_eq!(error(&[&parts]).map(|(code, _)| code), Some(CuError::INVALID_IMAGE.0));
+        assert_eq!(error(&[&other]).map(|(code, _)| code), Some(CuError::NO_BINARY_FOR_GPU.0));
+        let (code, text) = error(&[&parts, &other]).expect("it is refused");
+        assert_eq!(code, CuError::INVALID_IMAGE.0);
+        assert!(text.contains("link the program again"), "{text}");
+    }
+}
