@@ -554,6 +554,38 @@ mod tests {
     }
 
     #[test]
+    fn the_rest_goes_by_the_best_the_last_and_the_worst_part() {
+        // Sectors are new, then one comes back, then every second is new.
+        let records: Vec<u64> = (0..4096)
+            .map(|at| match at {
+                2048..3072 => 2047,
+                3072.. if at % 2 == 1 => 2047,
+                new => new,
+            })
+            .map(|sector| record(RECORD_LOAD, 0, sector))
+            .collect();
+        let counts = Counts { ctas: 10, sectors: 11 * 4096, ..Counts::default() };
+        let recorded = Recorded { counts, records: &records, launch_ctas: 10 };
+        let found = Replay::new(L1, LLC).launch(&recorded);
+        // A quarter of the second half misses, a half of the last quarter, five eighths of all.
+        for (found, rate) in [(found.least, 0.25), (found.accesses, 0.5), (found.most, 0.625)] {
+            let expected = 2560.0 + 40_960.0 * rate;
+            assert!((found as f64 / expected - 1.0).abs() < 0.01, "{found}, not {expected}");
+        }
+    }
+
+    #[test]
+    fn strides_of_a_power_of_two_spread_over_the_sets() {
+        for shift in [0, 7, 15] {
+            // Half as many lines as the L1 has, twice.
+            let lines = (0..2).flat_map(|_| 0..64_u64).map(|line| line << shift);
+            let records: Vec<u64> = lines.map(|line| record(RECORD_LOAD, 0, 4 * line)).collect();
+            let found = Replay::new(L1, LLC).launch(&whole(&records));
+            assert_eq!(found.accesses, 64, "a stride of 2^{shift} lines");
+        }
+    }
+
+    #[test]
     fn a_large_llc_is_modelled_in_part() {
         let llc = 50 << 20;
         let records: Vec<u64> = (0..200_000).map(|at| record(1, 0, (at * 4) % 400_000)).collect();
