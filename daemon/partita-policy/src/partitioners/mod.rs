@@ -138,3 +138,56 @@ pub enum Awaits {
     /// Those of applications that have some of these SMs: only these are measured.
     Holders(SmSet),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn application(id: u32, busy: u64, span: u64) -> ApplicationSample {
+        ApplicationSample {
+            application: ApplicationId(id),
+            tenant: TenantId(0),
+            tag: None,
+            partition: SmSet::EMPTY,
+            stalled: SmSet::EMPTY,
+            progress: Progress::default(),
+            span: Cycles(span),
+            busy: Cycles(busy),
+            warm_up_ctas: 0,
+            rounds: None,
+            profiled: false,
+        }
+    }
+
+    #[test]
+    fn a_speed_needs_work_for_half_of_the_time() {
+        // The time with work, the span, and the time by which the progress is divided.
+        for (busy, span, expected) in [
+            (100, 100, Some(100)),
+            (50, 100, Some(50)),
+            (49, 100, None),
+            // What lies outside of the span does not count.
+            (120, 100, Some(100)),
+            (1, 1, Some(1)),
+            (0, 1, None),
+            (0, 0, None),
+            (5, 0, None),
+        ] {
+            let speed = application(1, busy, span).speed();
+            assert_eq!(speed.map(|speed| speed.busy_cycles), expected, "{busy} of {span}");
+        }
+    }
+
+    #[test]
+    fn an_application_is_found_by_its_id() {
+        let sample = Sample {
+            now: Nanos(0),
+            cause: Cause::Membership,
+            interval: None,
+            sms: SmSet::range(0, 4),
+            applications: vec![application(3, 1, 1), application(5, 2, 2)],
+        };
+        let busy = |id| sample.find(ApplicationId(id)).map(|found| found.busy);
+        assert_eq!([3, 4, 5].map(busy), [Some(Cycles(1)), None, Some(Cycles(2))]);
+    }
+}

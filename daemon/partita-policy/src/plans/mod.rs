@@ -116,12 +116,6 @@ impl Plan {
     pub fn iter(&self) -> impl Iterator<Item = (ApplicationId, SmSet)> + '_ {
         self.partitions.iter().map(|(&application, &sms)| (application, sms))
     }
-
-    /// Whether nobody has anything.
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.partitions.is_empty()
-    }
 }
 
 #[cfg(test)]
