@@ -134,6 +134,7 @@ impl Sessions {
             handles: BTreeMap::from([(StreamHandle::LEGACY, legacy)]),
             legacy,
             backlog: BTreeSet::new(),
+            parked: BTreeMap::new(),
             events: BTreeMap::new(),
             modules: BTreeMap::new(),
             arrays: BTreeMap::new(),
@@ -320,6 +321,7 @@ impl Sessions {
         // The session may have gone meanwhile, and with it everything queued.
         let record = self.records.get_mut(&session)?;
         record.backlog.clear();
+        record.parked.clear();
         let operations: Vec<OperationId> = record
             .streams
             .values_mut()
@@ -440,6 +442,7 @@ impl Sessions {
             session.memory_used = 0;
             session.streams.clear();
             session.backlog.clear();
+            session.parked.clear();
         }
         let records = &self.records;
         self.applications.retain(|_, application| {

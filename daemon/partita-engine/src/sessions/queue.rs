@@ -92,7 +92,7 @@ impl Sessions {
         }
     }
 
-    /// The first stream from `from` on that has something queued.
+    /// The first stream from `from` on that has something queued and is not parked.
     pub(crate) fn backlog_from(&self, session: SessionId, from: StreamId) -> Option<StreamId> {
         // The session may have gone or failed since the pump of its queues became due.
         self.records
@@ -104,7 +104,8 @@ impl Sessions {
             .copied()
     }
 
-    /// The head of a stream's queue, if nothing but the launch rules can hold it back.
+    /// The head of a stream's queue, if nothing but the launch rules can hold it back. A stream
+    /// whose head depends on an operation that has not been submitted is parked until it is.
     pub(crate) fn submittable(
         &mut self,
         config: &EngineConfig,
@@ -125,11 +126,16 @@ impl Sessions {
         let is_sized = matches!(&operation.stage,
             Stage::Queued(Queued::Launch(spec)) if spec.is_worker());
         let too_early = is_sized && target.ahead.is_enough(config.ahead);
-        let not_submitted = |other: &OperationId| {
+        let not_submitted = |other: &&OperationId| {
             let other = self.operations.get(other);
             other.is_some_and(|other| !matches!(other.stage, Stage::InFlight))
         };
-        (!too_early && !operation.after.iter().any(not_submitted)).then_some(id)
+        if let Some(&on) = operation.after.iter().find(not_submitted) {
+            record.backlog.remove(&stream);
+            record.parked.entry(on).or_default().insert(stream);
+            return None;
+        }
+        (!too_early).then_some(id)
     }
 
     /// Takes what the head of a queue will ask of the device.
@@ -166,6 +172,7 @@ impl Sessions {
         operation.stage = Stage::InFlight;
         let (session, stream, then) = (operation.session, operation.stream, operation.then);
         let after = std::mem::take(&mut operation.after);
+        self.records.get_mut(&session).ok_or(Bug::NoStream(stream))?.unpark(id);
         self.submit_waits(turn, (session, stream), after, &work)?;
         let result = turn.device.enqueue(stream, id, work);
         let target = self.stream_mut(session, stream).ok_or(Bug::NoStream(stream))?;
@@ -282,6 +289,7 @@ impl Sessions {
         let record = self.records.get_mut(&session)?;
         record.operations -= 1;
         record.word_waits.remove(&id);
+        record.unpark(id);
         let mut front = None;
         // Helper grids have side streams, which the session does not know.
         if let Some(target) = record.streams.get_mut(&stream) {

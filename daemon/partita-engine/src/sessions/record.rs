@@ -45,8 +45,11 @@ pub(crate) struct Session {
     pub(super) streams: BTreeMap<StreamId, Stream>,
     pub(super) handles: BTreeMap<StreamHandle, StreamId>,
     pub(super) legacy: StreamId,
-    /// Streams with something queued.
+    /// Streams with something queued, except for those that are parked.
     pub(super) backlog: BTreeSet<StreamId>,
+    /// Streams whose head depends on an operation that has not been submitted, by that operation.
+    /// Nothing else can let them go on, so nobody looks at them before.
+    pub(super) parked: BTreeMap<OperationId, BTreeSet<StreamId>>,
     /// Events, each with the operation of its latest record, which may be done.
     pub(super) events: BTreeMap<EventHandle, Option<OperationId>>,
     pub(super) modules: BTreeMap<ModuleHandle, Module>,
@@ -82,6 +85,11 @@ impl Session {
             | WaiterThen::DestroyTexture(_) => None,
         }));
         waiters
+    }
+
+    /// Lets the streams go on that depend on an operation.
+    pub(super) fn unpark(&mut self, on: OperationId) {
+        self.backlog.extend(self.parked.remove(&on).unwrap_or_default());
     }
 
     pub(crate) fn is_open(&self) -> bool {

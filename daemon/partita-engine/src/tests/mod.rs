@@ -12,6 +12,7 @@ mod profiling;
 mod random;
 mod requests;
 mod resize;
+mod streams;
 mod tickets;
 mod watchdog;
 mod world;
