@@ -17,13 +17,16 @@
 //!
 //! A program that calls again and again within its patience would hold up all others. The host time
 //! for which it does is taken from a budget, of which it earns a tenth of the host time again.
-//! Without budget a program has no patience left to use.
+//! Without budget a program has no patience left to use. All programs of a user together have one
+//! such budget for the host time for which they hold up other users: a user that connects again and
+//! again has no more of it.
 //!
 //! This is a conservative simulation with the charge as look-ahead. Where no patience and no budget
 //! is exceeded, the order of calls and their device times depend on the programs alone, as long as
 //! each program calls from one thread at a time.
 
-use partita_model::{HostTime, Nanos};
+use partita_model::{HostTime, Nanos, TenantId};
+use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// The time for preparing a module, as a multiple of the patience.
@@ -39,6 +42,7 @@ const EARNED: u32 = 10;
 /// The pace of one session.
 #[derive(Clone, Copy, Debug)]
 pub struct Pace {
+    tenant: TenantId,
     /// The device time at which the session's next call takes effect.
     next: Nanos,
     /// The host time of the session's last call or answer.
@@ -47,7 +51,7 @@ pub struct Pace {
     held_up: HeldUp,
 }
 
-/// The host time for which a session has held others up, less what it has earned since.
+/// The host time for which a session or a user has held others up, less what was earned since.
 #[derive(Clone, Copy, Debug)]
 struct HeldUp {
     time: Duration,
@@ -57,8 +61,21 @@ struct HeldUp {
 }
 
 impl HeldUp {
+    fn new(host: Instant) -> HeldUp {
+        HeldUp { time: Duration::ZERO, at: host, is_reported: false }
+    }
+
     fn time(&self, host: Instant) -> Duration {
         self.time.saturating_sub(host.saturating_duration_since(self.at) / EARNED)
+    }
+
+    /// Takes `spent` from the budget. Whether the budget is used up for the first time.
+    fn spend(&mut self, host: Instant, spent: Duration, budget: Duration) -> bool {
+        self.time = self.time(host) + spent;
+        self.at = host;
+        let is_news = self.time >= budget && !self.is_reported;
+        self.is_reported |= is_news;
+        is_news
     }
 }
 
@@ -82,19 +99,21 @@ pub struct Moment {
 }
 
 /// The rules and counts of all sessions.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Pacer {
     rules: Option<HostTime>,
     exceeded: u64,
     /// Sessions that have arrived.
     arrived: u32,
+    /// Users whose sessions have held up other users. A user's entry outlives its sessions.
+    users: BTreeMap<TenantId, HeldUp>,
 }
 
 impl Pacer {
     /// A pacer with the device's rules; without rules no program is waited for.
     #[must_use]
     pub fn new(rules: Option<HostTime>) -> Self {
-        Pacer { rules, exceeded: 0, arrived: 0 }
+        Pacer { rules, exceeded: 0, arrived: 0, users: BTreeMap::new() }
     }
 
     /// The rules.
@@ -109,11 +128,11 @@ impl Pacer {
         self.exceeded
     }
 
-    /// A session arrives.
-    pub fn arrives(&mut self, device: Nanos, host: Instant) -> Pace {
+    /// A session of a user arrives.
+    pub fn arrives(&mut self, tenant: TenantId, device: Nanos, host: Instant) -> Pace {
         self.arrived = self.arrived.saturating_add(1);
-        let held_up = HeldUp { time: Duration::ZERO, at: host, is_reported: false };
-        Pace { next: device, heard: host, late: false, held_up }
+        self.users.retain(|_, held_up| held_up.time(host) > Duration::ZERO);
+        Pace { tenant, next: device, heard: host, late: false, held_up: HeldUp::new(host) }
     }
 
     /// Whether programs are still missing that start together.
@@ -150,12 +169,20 @@ impl Pacer {
     /// used it up for the first time.
     pub fn holds_up(&self, pace: &mut Pace, host: Instant, spent: Duration) -> Option<Duration> {
         let budget = self.budget()?;
-        let held_up = &mut pace.held_up;
-        held_up.time = held_up.time(host) + spent;
-        held_up.at = host;
-        let is_news = held_up.time >= budget && !held_up.is_reported;
-        held_up.is_reported |= is_news;
-        is_news.then_some(budget)
+        pace.held_up.spend(host, spent, budget).then_some(budget)
+    }
+
+    /// The sessions of a user have held up other users for `spent` until `host`. The budget, where
+    /// the user has used it up for the first time.
+    pub fn user_holds_up(
+        &mut self,
+        tenant: TenantId,
+        host: Instant,
+        spent: Duration,
+    ) -> Option<Duration> {
+        let budget = self.budget()?;
+        let held_up = self.users.entry(tenant).or_insert_with(|| HeldUp::new(host));
+        held_up.spend(host, spent, budget).then_some(budget)
     }
 
     fn budget(&self) -> Option<Duration> {
@@ -176,8 +203,9 @@ impl Pacer {
         let patience = Duration::from_millis(rules.patience_ms.into());
         let patience = if prepares { patience * PREPARING } else { patience };
         let silent = moment.host.saturating_duration_since(pace.heard);
-        let spent = pace.held_up.time(moment.host);
-        let has_budget = self.budget().is_none_or(|budget| spent < budget);
+        let users = self.users.get(&pace.tenant);
+        let mut spent = users.into_iter().chain([&pace.held_up]).map(|held| held.time(moment.host));
+        let has_budget = self.budget().is_none_or(|budget| spent.all(|spent| spent < budget));
         if has_budget && silent < patience && (silent < AWAITED || !awaited()) {
             return Some(pace.next);
         }
@@ -196,6 +224,9 @@ mod tests {
     const RULES: HostTime =
         HostTime { call: Nanos(2_000), patience_ms: 100, together: 1, budget_ms: Some(500) };
 
+    const USER: TenantId = TenantId(1000);
+    const OTHER: TenantId = TenantId(1001);
+
     /// A device with work, at this time.
     fn busy(device: u64, host: Instant) -> Moment {
         Moment { device: Nanos(device), host, time_passes: true }
@@ -205,7 +236,7 @@ mod tests {
     fn the_device_goes_on_by_the_charge_however_long_the_host_takes() {
         let mut pacer = Pacer::new(Some(RULES));
         let start = Instant::now();
-        let mut pace = pacer.arrives(Nanos(10), start);
+        let mut pace = pacer.arrives(USER, Nanos(10), start);
         assert!(pacer.may_call(&pace, Nanos(10)));
         pacer.goes_on(&mut pace, Nanos(10), start);
         assert!(!pacer.may_call(&pace, Nanos(2_009)));
@@ -220,7 +251,7 @@ mod tests {
     fn patience_ends_and_is_counted_once() {
         let mut pacer = Pacer::new(Some(RULES));
         let start = Instant::now();
-        let mut pace = pacer.arrives(Nanos(0), start);
+        let mut pace = pacer.arrives(USER, Nanos(0), start);
         let late = start + Duration::from_millis(101);
         assert_eq!(
             (
@@ -245,7 +276,7 @@ mod tests {
     fn who_is_awaited_is_given_less_time() {
         let mut pacer = Pacer::new(Some(RULES));
         let start = Instant::now();
-        let mut pace = pacer.arrives(Nanos(5), start);
+        let mut pace = pacer.arrives(USER, Nanos(5), start);
         let soon = start + Duration::from_millis(9);
         let asked = || panic!("nobody needs to know so soon");
         assert_eq!(pacer.bound(&mut pace, busy(5, soon), false, asked), Some(Nanos(5)));
@@ -259,7 +290,7 @@ mod tests {
     fn a_pause_counts_only_where_device_time_passes() {
         let mut pacer = Pacer::new(Some(RULES));
         let start = Instant::now();
-        let mut pace = pacer.arrives(Nanos(5), start);
+        let mut pace = pacer.arrives(USER, Nanos(5), start);
         let late = start + Duration::from_millis(101);
         let idle = Moment { time_passes: false, ..busy(5, late) };
         assert_eq!((pacer.bound(&mut pace, idle, false, || false), pacer.exceeded()), (None, 0));
@@ -273,7 +304,7 @@ mod tests {
         let mut pacer = Pacer::new(Some(RULES));
         let start = Instant::now();
         let at = |millis| start + Duration::from_millis(millis);
-        let mut pace = pacer.arrives(Nanos(0), start);
+        let mut pace = pacer.arrives(USER, Nanos(0), start);
         for call in 1..=5 {
             let host = at(call * 90);
             let spent = Duration::from_millis(90);
@@ -296,10 +327,32 @@ mod tests {
     }
 
     #[test]
+    fn a_user_holds_up_others_no_longer_by_connecting_again() {
+        let mut pacer = Pacer::new(Some(RULES));
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let spent = Duration::from_millis(90);
+        for session in 1..=5 {
+            let mut pace = pacer.arrives(USER, Nanos(0), at(session * 90));
+            assert!(pacer.bound(&mut pace, busy(0, at(session * 90)), false, || false).is_some());
+            assert_eq!(pacer.user_holds_up(USER, at(session * 90), spent), None, "{session}");
+        }
+        let budget = pacer.user_holds_up(USER, at(600), Duration::from_millis(200));
+        assert_eq!(budget, Some(Duration::from_millis(500)));
+        let mut again = pacer.arrives(USER, Nanos(0), at(600));
+        assert_eq!(pacer.bound(&mut again, busy(0, at(600)), false, || false), None);
+        let mut other = pacer.arrives(OTHER, Nanos(0), at(600));
+        assert!(pacer.bound(&mut other, busy(0, at(600)), false, || false).is_some());
+        // The user earns as a session does.
+        let mut later = pacer.arrives(USER, Nanos(0), at(3000));
+        assert!(pacer.bound(&mut later, busy(0, at(3000)), false, || false).is_some());
+    }
+
+    #[test]
     fn an_answer_before_the_next_call_changes_nothing() {
         let pacer = Pacer::new(Some(RULES));
         let start = Instant::now();
-        let mut pace = Pacer::new(None).arrives(Nanos(0), start);
+        let mut pace = Pacer::new(None).arrives(USER, Nanos(0), start);
         pacer.goes_on(&mut pace, Nanos(0), start);
         pacer.answered(&mut pace, Nanos(2_000), start);
         assert_eq!(pace.next(), Nanos(2_000));
@@ -310,9 +363,9 @@ mod tests {
     #[test]
     fn programs_that_start_together_wait_for_each_other() {
         let mut pacer = Pacer::new(Some(HostTime { together: 2, ..RULES }));
-        pacer.arrives(Nanos(0), Instant::now());
+        pacer.arrives(USER, Nanos(0), Instant::now());
         assert!(pacer.gathers());
-        pacer.arrives(Nanos(0), Instant::now());
+        pacer.arrives(USER, Nanos(0), Instant::now());
         assert!(!pacer.gathers());
     }
 
@@ -320,7 +373,7 @@ mod tests {
     fn without_rules_nobody_is_waited_for() {
         let mut pacer = Pacer::new(None);
         let start = Instant::now();
-        let mut pace = pacer.arrives(Nanos(0), start);
+        let mut pace = pacer.arrives(USER, Nanos(0), start);
         pacer.goes_on(&mut pace, Nanos(5), start);
         assert!(pacer.may_call(&pace, Nanos(0)));
         let moment = busy(0, start);

@@ -51,11 +51,12 @@ impl Shell {
         match self.open(client, id, &hand_over_identity(id, peer.uid, peer.pid, &greeting)) {
             Ok(session) => {
                 let attention = Attention::Awake(Instant::now());
-                let pace = self.pacer.arrives(self.device.now(), Instant::now());
+                let tenant = TenantId(peer.uid);
+                let pace = self.pacer.arrives(tenant, self.device.now(), Instant::now());
                 self.seats.insert(
                     id,
                     Seat {
-                        tenant: TenantId(peer.uid),
+                        tenant,
                         session: ClientSession::new(session),
                         attention,
                         pace,

@@ -14,7 +14,8 @@
 use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
 use crate::host_time::{Moment, Pacer};
 use partita_engine::{CloseReason, Engine};
-use partita_model::{Nanos, SessionId};
+use partita_model::{Nanos, SessionId, TenantId};
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 /// The outcome of serving a session.
@@ -94,21 +95,44 @@ impl Shell {
         let Some(since) = since.filter(|_| is_held) else { return };
         // Others wait for the device, or have called, and their turn comes later.
         let time_passes = self.time_passes();
-        let is_held_up = |seat: &mut Seat| seat.has_news() || time_passes && seat.session.waits();
-        if !self.seats.values_mut().any(is_held_up) {
+        let held_up: BTreeSet<TenantId> = self
+            .seats
+            .values_mut()
+            .filter_map(|seat| {
+                let is_held_up = seat.has_news() || time_passes && seat.session.waits();
+                is_held_up.then_some(seat.tenant)
+            })
+            .collect();
+        if held_up.is_empty() {
             return;
         }
         let spent = now.saturating_duration_since(since);
+        let mut holders = BTreeSet::new();
         for (id, seat) in &mut self.seats {
             let holds = seat.pace.next() <= device && !seat.session.waits() && !seat.has_news();
             if !holds || seat.is_held(&self.engine, *id) {
                 continue;
             }
+            holders.insert(seat.tenant);
             if let Some(budget) = self.pacer.holds_up(&mut seat.pace, now, spent) {
                 tracing::warn!(
                     session = id.0,
                     "the program has held up the emulated time of others for {} s: the device no \
                      longer waits for its calls; `budget=MILLISECONDS` of the device is the limit",
+                    budget.as_secs_f64()
+                );
+            }
+        }
+        for tenant in holders {
+            if held_up.iter().all(|held_up| *held_up == tenant) {
+                continue;
+            }
+            if let Some(budget) = self.pacer.user_holds_up(tenant, now, spent) {
+                tracing::warn!(
+                    tenant = tenant.0,
+                    "the programs of the user have held up the emulated time of other users for \
+                     {} s: the device no longer waits for their calls; `budget=MILLISECONDS` of \
+                     the device is the limit",
                     budget.as_secs_f64()
                 );
             }
