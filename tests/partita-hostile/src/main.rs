@@ -1,10 +1,10 @@
 //! `partita-hostile`: hostile clients beside healthy programs, on a running daemon, by seeds.
 //!
 //! A seed starts a `partitad` with an emulated GPU in a temporary folder, and healthy programs,
-//! each a process ([`healthy`]). First the healthy programs run beside as many well-behaved busy tenants
-//! as there will be hostile clients: the *baseline*, the speed of their share. Then hostile clients
-//! take the place of the busy tenants ([`acts`]). No healthy program may lose a result, get an
-//! error, or fall below 80 % of its speed in the baseline.
+//! each a process ([`healthy`]). First the healthy programs run beside as many well-behaved busy
+//! tenants as there will be hostile clients: the *baseline*, the speed of their share. Then hostile
+//! clients take the place of the busy tenants ([`acts`]). No healthy program may lose a result, get
+//! an error, or fall below 80 % of its speed in the baseline.
 //!
 //! # The clock of the speed
 //!
@@ -16,11 +16,13 @@
 //! and the longest round are therefore printed beside it, and a round longer than a minute of host
 //! time is a loss.
 //!
-//! With `timing=off` the device has no time, and the speed is rounds per second of host time.
+//! With `timing=off` the device has no time. The speed is rounds per second of processor time of
+//! the data plane's first thread, which serves every program and executes every kernel: the part of
+//! its work that the healthy programs get together. Host time would also count what other processes
+//! take of the processors, hostile ones included, and that is the operating system's to share. A
+//! wait that burns no processor shows in the longest round and in the speed of host time.
 //!
-//! Processor time that hostile *processes* burn is the operating system's to share. Hostile clients
-//! and busy tenants alike therefore run at the lowest priority (`nice 19`). What they make the
-//! daemon do counts in full.
+//! Hostile clients and busy tenants alike run at the lowest priority (`nice 19`).
 
 mod acts;
 mod daemon;
@@ -28,6 +30,7 @@ mod healthy;
 mod hostile;
 mod options;
 mod process;
+mod processor;
 mod random;
 mod report;
 mod seed;

@@ -18,7 +18,7 @@ Examples:
   partita-hostile --acts endless,originals --hostile 2 --seeds 0-2
       these acts, all at once, in three seeds
   partita-hostile --device emu:cd-search-24,timing=off
-      an emulated GPU that keeps no time; speeds are of host time
+      an emulated GPU that keeps no time; speeds are of the data plane's processor time
   partita-hostile --seeds 3 --json | jq '.[0].healthy'
       what the healthy programs of a seed did, as JSON
   partita-hostile --list

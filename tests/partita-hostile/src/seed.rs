@@ -6,6 +6,7 @@ use crate::healthy::{Counted, Line, Order};
 use crate::hostile::{Acted, Acting};
 use crate::options::{Play, Process};
 use crate::process::Running;
+use crate::processor;
 use crate::random::Random;
 use crate::tool_error::ToolError;
 use clap::ValueEnum as _;
@@ -35,6 +36,10 @@ pub struct Healthy {
     /// Rounds a second of device time, as a part of the baseline; absent where the device keeps no
     /// time.
     pub device_ratio: Option<f64>,
+    /// Rounds of all healthy programs a second of the data plane's processor time, as a part of the
+    /// baseline; absent where nothing of it was counted. The host's scheduler decides which of the
+    /// programs gets how many of them.
+    pub served_ratio: Option<f64>,
     /// Rounds a second of host time, as a part of the baseline.
     pub host_ratio: Option<f64>,
     /// What it said when it failed, or how it died.
@@ -42,9 +47,10 @@ pub struct Healthy {
 }
 
 impl Healthy {
-    /// The speed that counts: of device time where the device keeps it.
+    /// The speed that counts: of device time where the device keeps it, else of the data plane's
+    /// processor time.
     pub fn ratio(&self) -> Option<f64> {
-        self.device_ratio.or(self.host_ratio)
+        self.device_ratio.or(self.served_ratio)
     }
 }
 
@@ -123,27 +129,32 @@ impl Stage<'_> {
             ready(program)?;
         }
         let time = Duration::from_secs_f64(self.play.seconds);
-        measure(&mut programs, time / 2);
+        let gpu = self.daemon.status()?.gpu.pid;
+        let before = measure(&mut programs, gpu, time / 2);
         let mut baseline = Vec::new();
         for program in &mut programs {
-            baseline.push(report(program).map_err(|reason| ToolError::NoBaseline { reason })?);
+            let counted = report(program, gpu, before);
+            baseline.push(counted.map_err(|reason| ToolError::NoBaseline { reason })?);
         }
         busy.into_iter().for_each(Running::end);
 
         let hostile = self.process(HOSTILE_USER, true);
         let acting = Acting::start(acts, &hostile, &mut self.random);
-        measure(&mut programs, time);
+        let before = measure(&mut programs, gpu, time);
+        let beside: Vec<_> =
+            programs.iter_mut().map(|program| report(program, gpu, before)).collect();
         let newcomer_s = self.newcomer()?;
-        let beside: Vec<_> = programs.iter_mut().map(report).collect();
         let acts = acting.end();
 
         let mut losses = Vec::new();
         let status = self.forgotten(programs.len(), &mut losses);
-        let healthy: Vec<_> = baseline
+        let mut healthy: Vec<_> = baseline
             .into_iter()
             .zip(beside)
             .map(|(baseline, beside)| compare(baseline, beside))
             .collect();
+        let together = served_ratio(&healthy);
+        healthy.iter_mut().for_each(|healthy| healthy.served_ratio = together);
         let log = std::fs::metadata(self.daemon.log());
         let mut played = Played {
             seed,
@@ -221,18 +232,24 @@ fn ready(program: &Running) -> Result<(), ToolError> {
     Err(ToolError::NoBaseline { reason })
 }
 
-/// Lets the programs count for so long.
-fn measure(programs: &mut [Running], time: Duration) {
+/// Lets the programs count for so long. The processor time of the data plane's first thread
+/// before.
+fn measure(programs: &mut [Running], gpu: u32, time: Duration) -> f64 {
     std::thread::sleep(SETTLE);
+    let before = processor::of_first_thread(gpu);
     programs.iter_mut().for_each(|program| program.tell(Order::Measure.word()));
     std::thread::sleep(time);
+    before
 }
 
 /// What a program has counted, or why it says nothing.
-fn report(program: &mut Running) -> Result<Counted, String> {
+fn report(program: &mut Running, gpu: u32, before: f64) -> Result<Counted, String> {
     program.tell(Order::Report.word());
     match program.hear(PATIENCE).as_deref().map(serde_json::from_str) {
-        Some(Ok(Line::Counted(counted))) => Ok(counted),
+        Some(Ok(Line::Counted(mut counted))) => {
+            counted.served_s = processor::of_first_thread(gpu) - before;
+            Ok(counted)
+        }
         Some(Ok(Line::Failed(reason))) => Err(reason),
         Some(_) => Err("it said something else".to_owned()),
         None if program.has_ended() => Err("it died".to_owned()),
@@ -250,7 +267,22 @@ fn compare(baseline: Counted, beside: Result<Counted, String>) -> Healthy {
     let host_ratio = beside.as_ref().map(|beside| host(beside) / host(&baseline));
     let device_ratio =
         beside.as_ref().and_then(|beside| Some(device(beside)? / device(&baseline)?));
-    Healthy { baseline, beside, device_ratio, host_ratio, failure }
+    Healthy { baseline, beside, device_ratio, served_ratio: None, host_ratio, failure }
+}
+
+/// The rounds of programs a second of the data plane's processor time, as a part of the baseline.
+/// Programs that failed count nowhere.
+fn served_ratio(healthy: &[Healthy]) -> Option<f64> {
+    let rate = |counted: &Counted| {
+        (counted.served_s > 0.0).then(|| counted.rounds as f64 / counted.served_s)
+    };
+    let (mut before, mut now) = (0.0, 0.0);
+    for healthy in healthy {
+        let Some(beside) = &healthy.beside else { continue };
+        before += rate(&healthy.baseline)?;
+        now += rate(beside)?;
+    }
+    (before > 0.0).then_some(now / before)
 }
 
 impl Played {
@@ -287,10 +319,11 @@ mod tests {
     use super::*;
 
     fn counted(rounds: u64, device_s: Option<f64>) -> Counted {
-        Counted { rounds, host_s: 2.0, device_s, ..Counted::default() }
+        Counted { rounds, host_s: 2.0, served_s: 1.0, device_s, ..Counted::default() }
     }
 
-    fn played(healthy: Healthy) -> Played {
+    fn played(mut healthy: Healthy) -> Played {
+        healthy.served_ratio = served_ratio(std::slice::from_ref(&healthy));
         let mut played = Played {
             seed: 0,
             healthy: vec![healthy],
@@ -308,7 +341,7 @@ mod tests {
     #[test]
     fn device_time_counts_where_there_is_one() {
         let slow_host = compare(counted(100, Some(1.0)), Ok(counted(50, Some(0.5))));
-        assert_eq!(slow_host.ratio(), Some(1.0));
+        assert_eq!(slow_host.device_ratio, Some(1.0));
         assert!(played(slow_host).losses.is_empty());
         let slow = compare(counted(100, Some(1.0)), Ok(counted(50, Some(1.0))));
         assert_eq!(played(slow).losses.len(), 1);

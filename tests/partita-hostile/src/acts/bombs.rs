@@ -191,7 +191,7 @@ pub fn originals(attack: &mut Attack) -> Outcome {
     let data = attack.tally.count(session.mem_alloc(client::BYTES))?;
     let client = Client { session, module, data };
     loop {
-        let (ctas, steps) = *attack.random.one_of(&[(1000, 1000), (20_000, 2000), (1 << 20, 500)]);
+        let (ctas, steps) = *attack.random.one_of(&[(1000, 1000), (4000, 1000), (20_000, 500)]);
         attack.tally.count(client.launch("busy", &Shape::of(ctas), client.data, &[steps]))?;
         attack.tally.count(client.session.synchronize(None))?;
     }

@@ -63,6 +63,8 @@ pub struct Counted {
     pub host_s: f64,
     /// Device time in seconds, where the device keeps time.
     pub device_s: Option<f64>,
+    /// Processor time of the data plane's first thread in seconds. The parent fills it in.
+    pub served_s: f64,
     /// Host time of the longest round in seconds.
     pub longest_s: f64,
     /// Rounds with a wrong result.
