@@ -51,10 +51,10 @@ fn main() -> ExitCode {
     let done = match cli.part {
         Some(Part::Healthy(process)) => process::become_what_was_said(&process)
             .map(|()| healthy::serve(&process.sockets, process.seed)),
-        Some(Part::Act { act, process }) => match process::become_what_was_said(&process) {
-            Ok(()) => acts::act_for_ever(act, process.sockets, process.seed),
-            Err(error) => Err(error),
-        },
+        Some(Part::Busy(process)) => process::become_what_was_said(&process)
+            .map(|()| acts::busy_for_ever(process.sockets, process.seed)),
+        Some(Part::Act { act, process }) => process::become_what_was_said(&process)
+            .map(|()| acts::act_for_ever(act, process.sockets, process.seed)),
         None if cli.play.list => {
             list();
             Ok(true)

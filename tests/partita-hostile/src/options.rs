@@ -110,6 +110,9 @@ pub enum Part {
     /// A healthy program.
     #[command(hide = true)]
     Healthy(Process),
+    /// A well-behaved tenant that keeps its SMs busy.
+    #[command(hide = true)]
+    Busy(Process),
     /// A hostile client.
     #[command(hide = true)]
     Act {

@@ -10,10 +10,7 @@ use rustix::thread::set_thread_res_uid;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
-
-/// Time limit of a process that was told to end.
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
+use std::time::Duration;
 
 /// Becomes what the parent has said. Called while the process has one thread.
 ///
@@ -99,15 +96,6 @@ impl Running {
         let _ = self.child.wait();
         // The thread that reads ends with the pipe.
         self.lines.iter().last()
-    }
-
-    /// Closes its stdin and waits for its end. A process that does not end is killed.
-    pub fn end(mut self) {
-        drop(self.child.stdin.take());
-        let begun = Instant::now();
-        while begun.elapsed() < ENDS_WITHIN && !self.has_ended() {
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 }
 

@@ -119,15 +119,15 @@ impl Stage<'_> {
     fn play(&mut self, seed: u64, acts: &[Act]) -> Result<Played, ToolError> {
         let mut programs = Vec::new();
         for number in 0..self.play.healthy {
-            programs.push(self.start(FIRST_HEALTHY_USER + u32::from(number), false)?);
+            programs.push(self.start(FIRST_HEALTHY_USER + u32::from(number))?);
         }
+        programs.iter().try_for_each(ready)?;
         let mut busy = Vec::new();
         for _ in acts {
-            busy.push(self.start(HOSTILE_USER, true)?);
+            let process = self.process(HOSTILE_USER, true);
+            busy.push(Running::start(&["busy"], &process)?);
         }
-        for program in programs.iter().chain(&busy) {
-            ready(program)?;
-        }
+        self.wait_for_applications(programs.len() + busy.len())?;
         let time = Duration::from_secs_f64(self.play.seconds);
         let gpu = self.daemon.status()?.gpu.pid;
         let before = measure(&mut programs, gpu, time / 2);
@@ -136,7 +136,12 @@ impl Stage<'_> {
             let counted = report(program, gpu, before);
             baseline.push(counted.map_err(|reason| ToolError::NoBaseline { reason })?);
         }
-        busy.into_iter().for_each(Running::end);
+        let sharing = self.daemon.status()?.applications.len();
+        if sharing < programs.len() + acts.len() {
+            let reason = format!("{sharing} applications were left of those that shared");
+            return Err(ToolError::NoBaseline { reason });
+        }
+        drop(busy);
 
         let hostile = self.process(HOSTILE_USER, true);
         let acting = Acting::start(acts, &hostile, &mut self.random);
@@ -179,17 +184,35 @@ impl Stage<'_> {
         }
     }
 
-    fn start(&mut self, user: u32, background: bool) -> Result<Running, ToolError> {
-        let process = self.process(user, background);
+    /// Starts a program that checks its results.
+    fn start(&mut self, user: u32) -> Result<Running, ToolError> {
+        let process = self.process(user, false);
         Running::start(&["healthy"], &process)
     }
 
     /// Starts another program among the hostile clients. Seconds until its first checked round.
     fn newcomer(&mut self) -> Result<Option<f64>, ToolError> {
         let begun = Instant::now();
-        let program = self.start(NEWCOMER, false)?;
+        let program = self.start(NEWCOMER)?;
         let line = program.hear(PATIENCE).and_then(|line| serde_json::from_str(&line).ok());
         Ok(matches!(line, Some(Line::Ready)).then(|| begun.elapsed().as_secs_f64()))
+    }
+
+    /// Waits until so many applications have launched something.
+    fn wait_for_applications(&self, count: usize) -> Result<(), ToolError> {
+        let begun = Instant::now();
+        loop {
+            let applications = self.daemon.status()?.applications;
+            let working = applications.iter().filter(|one| one.launches_completed > 0).count();
+            if working >= count {
+                return Ok(());
+            }
+            if begun.elapsed() > PATIENCE {
+                let reason = format!("{working} of {count} applications have completed a launch");
+                return Err(ToolError::NoBaseline { reason });
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Waits until only the healthy programs are known, and says what of that is missing.

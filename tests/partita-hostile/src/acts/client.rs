@@ -17,6 +17,7 @@ pub struct Client {
 }
 
 /// A launch in few words.
+#[derive(Clone, Copy)]
 pub struct Shape {
     pub grid: Dim3,
     pub threads: u32,

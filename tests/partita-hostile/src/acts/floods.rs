@@ -3,7 +3,7 @@
 use super::client::{self, Client, Shape};
 use super::{Attack, Outcome, bombs, wire};
 use partita_client::{Session, StreamHandle};
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, Timekeeping};
 use std::fmt::Write as _;
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -44,9 +44,24 @@ pub fn launches(attack: &mut Attack) -> Outcome {
     }
 }
 
-/// Launches that last, in several streams, with copies between them.
+/// Launches that last, in several streams, with fills between them.
 pub fn long_launches(attack: &mut Attack) -> Outcome {
     let client = Client::connect(attack)?;
+    launch_in_streams(attack, &client, &Shape::of(500), 400)
+}
+
+/// Launches without a pause, as a well-behaved tenant makes them.
+pub fn busy(attack: &mut Attack) -> Outcome {
+    let client = Client::connect(attack)?;
+    match client.session.facts().timekeeping {
+        // What counts is the work of the host, so the SMs are full.
+        Timekeeping::Off => launch_in_streams(attack, &client, &Shape::of(500), 400),
+        // Few warps hold an SM as well as many, and cost the emulator less.
+        _ => launch_in_streams(attack, &client, &Shape { threads: 32, ..Shape::of(48) }, 1000),
+    }
+}
+
+fn launch_in_streams(attack: &mut Attack, client: &Client, shape: &Shape, steps: u32) -> Outcome {
     let session = &client.session;
     let mut streams = vec![StreamHandle::LEGACY];
     for _ in 0..3 {
@@ -54,8 +69,8 @@ pub fn long_launches(attack: &mut Attack) -> Outcome {
     }
     loop {
         for stream in &streams {
-            let shape = Shape { stream: *stream, ..Shape::of(500) };
-            attack.tally.count(client.launch("busy", &shape, client.data, &[400]))?;
+            let shape = Shape { stream: *stream, ..*shape };
+            attack.tally.count(client.launch("busy", &shape, client.data, &[steps]))?;
             attack.tally.count(session.fill(*stream, client.data, 0, 1, client::BYTES))?;
         }
         attack.tally.count(session.synchronize(None))?;

@@ -192,9 +192,18 @@ struct Attack {
 
 /// Acts until it is killed.
 pub fn act_for_ever(act: Act, sockets: PathBuf, seed: u64) -> ! {
+    for_ever(sockets, seed, |attack| act.run(attack))
+}
+
+/// Keeps its SMs busy until it is killed, as a well-behaved tenant does whose work is never done.
+pub fn busy_for_ever(sockets: PathBuf, seed: u64) -> ! {
+    for_ever(sockets, seed, floods::busy)
+}
+
+fn for_ever(sockets: PathBuf, seed: u64, act: impl Fn(&mut Attack) -> Outcome) -> ! {
     let mut attack = Attack { sockets, random: Random::new(seed), tally: Tally::default() };
     loop {
-        if let Err(refused) = act.run(&mut attack) {
+        if let Err(refused) = act(&mut attack) {
             attack.tally.refuse(refused);
             std::thread::sleep(AFTER_REFUSAL);
         }
