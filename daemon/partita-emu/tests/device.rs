@@ -320,6 +320,24 @@ fn streams_keep_their_order_and_wait_for_others() {
     assert!(world.gpu.enqueue(StreamId(7), OperationId(99), Work::Marker).is_err());
 }
 
+/// Without time a fill of many megabytes would keep every other stream waiting.
+#[test]
+fn without_time_a_long_fill_lets_other_streams_go_on() {
+    let mut world = World::new(include_str!("ptx/saxpy.ptx"), Timing::Off);
+    world.gpu.create_stream(StreamId(1)).unwrap();
+    let count = 4 << 20;
+    let at = world.buffer(&vec![1; count]);
+    let fill = |count| Work::Fill { to: DeviceAddress(at), value: 9, width: 4, count };
+    let long = world.enqueue(0, fill(count as u64 - 1));
+    let markers: Vec<_> = (0..3).map(|_| world.enqueue(1, Work::Marker)).collect();
+    world.settle();
+    let ends: Vec<_> = world.done.iter().map(|(operation, _)| *operation).collect();
+    assert_eq!(ends, [&markers[..], &[long]].concat());
+    let words = world.words(at, count);
+    assert!(words[..count - 1].iter().all(|word| *word == 9));
+    assert_eq!(words[count - 1], 1);
+}
+
 #[test]
 fn a_stream_waits_for_a_word_of_memory() {
     let mut world = World::new(include_str!("ptx/saxpy.ptx"), Timing::On);

@@ -12,6 +12,7 @@ mod account;
 mod admit;
 mod contract;
 mod grid;
+mod pieces;
 mod sharing;
 mod sm;
 mod stream;
@@ -350,10 +351,21 @@ impl EmulatedGpu {
         let Some(stream) = self.streams.streams.get_mut(&id) else { return false };
         match stream.front.take() {
             Some((operation, Front::Until(time, work))) if time <= self.now => {
-                let outcome = match self.carry_out(&work) {
-                    Ok(()) => Outcome::Complete,
+                let (work, rest) = match self.options.timing {
+                    Timing::Off => pieces::first(work),
+                    Timing::On => (work, None),
+                };
+                let outcome = match (self.carry_out(&work), rest) {
+                    (Ok(()), Some(rest)) => {
+                        let next = Front::Until(self.now + UNTIMED_OPERATION, rest);
+                        if let Some(stream) = self.streams.streams.get_mut(&id) {
+                            stream.front = Some((operation, next));
+                        }
+                        return true;
+                    }
+                    (Ok(()), None) => Outcome::Complete,
                     // The work's memory was freed in the meantime.
-                    Err(error) => Outcome::Fault(Box::new(partita_device::Fault {
+                    (Err(error), _) => Outcome::Fault(Box::new(partita_device::Fault {
                         kind: partita_device::FaultKind::IllegalAddress,
                         kernel: "(copy)".to_owned(),
                         position: None,
