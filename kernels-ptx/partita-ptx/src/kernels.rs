@@ -150,7 +150,7 @@ impl Module {
     }
 
     /// Whether the body calls through a register.
-    fn calls_indirectly(&self, body: &Body) -> bool {
+    pub(crate) fn calls_indirectly(&self, body: &Body) -> bool {
         body.insts().any(|(_, inst)| {
             self.form(inst).op == Op::Call
                 && body

@@ -21,6 +21,7 @@
 //! - [`passes`] brings kernels into other forms: [`worker`](mod@worker) makes them persistent,
 //!   [`ticket`](mod@ticket) lets each CTA claim one of the original's, and [`choose()`] takes the
 //!   better form that a kernel permits.
+//! - [`Excerpts`] has single kernels of a module as modules of their own.
 //! - [`report`] has the outcome of a pass for each kernel.
 //! - [`stop`] lets a caller give up on a module.
 //! - [`control`] is the memory through which a rewritten kernel and its launcher talk.
@@ -39,6 +40,7 @@ mod choose;
 pub mod control;
 pub mod count;
 pub mod error;
+mod excerpt;
 mod exits;
 pub mod fence;
 mod graft;
@@ -62,6 +64,7 @@ pub use cancel::{Ends, cancel, cancel_with};
 pub use choose::choose;
 pub use count::count;
 pub use error::{Diagnostic, Errors};
+pub use excerpt::{Bound, Excerpt, Excerpts};
 pub use fence::fence;
 pub use ir::*;
 pub use kernels::{Calls, Kernel, Param, Reach};

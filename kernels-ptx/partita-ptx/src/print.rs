@@ -52,6 +52,32 @@ pub fn print_kernel(module: &Module, reach: &Reach) -> String {
     printer.finish()
 }
 
+/// Prints the declaration of a variable, with its `;`.
+pub(crate) fn print_variable(module: &Module, variable: &Variable) -> String {
+    let mut printer = Printer::new(module, Vec::new());
+    printer.variable(variable);
+    printer.text(";\n");
+    printer.finish()
+}
+
+/// Prints what comes before the items of a module.
+pub(crate) fn print_head(module: &Module) -> String {
+    let mut printer = Printer::new(module, Vec::new());
+    printer.head();
+    printer.finish()
+}
+
+/// The words before a function or a variable that say how other modules see it.
+pub(crate) const fn linkage_text(linkage: Linkage) -> &'static str {
+    match linkage {
+        Linkage::Private => "",
+        Linkage::Extern => ".extern ",
+        Linkage::Visible => ".visible ",
+        Linkage::Weak => ".weak ",
+        Linkage::Common => ".common ",
+    }
+}
+
 /// Prints one instruction, for messages.
 #[must_use]
 pub fn print_inst(module: &Module, body: &Body, inst: &Inst) -> String {
@@ -160,7 +186,7 @@ impl Printer<'_> {
         }
     }
 
-    fn module(&mut self) {
+    fn head(&mut self) {
         let module = self.module;
         self.text(".version ");
         self.unsigned(module.version.major.into());
@@ -175,6 +201,11 @@ impl Printer<'_> {
             self.unsigned(size.into());
         }
         self.text("\n");
+    }
+
+    fn module(&mut self) {
+        self.head();
+        let module = self.module;
         for item in &module.items {
             self.text("\n");
             match item {
@@ -207,13 +238,7 @@ impl Printer<'_> {
     }
 
     fn linkage(&mut self, linkage: Linkage) {
-        self.text(match linkage {
-            Linkage::Private => "",
-            Linkage::Extern => ".extern ",
-            Linkage::Visible => ".visible ",
-            Linkage::Weak => ".weak ",
-            Linkage::Common => ".common ",
-        });
+        self.text(linkage_text(linkage));
     }
 
     fn attribute(&mut self, attribute: Option<Name>) {
@@ -350,7 +375,7 @@ impl Printer<'_> {
             }
             Init::Mask(mask, init) => {
                 self.text("0x");
-                self.hex(*mask, 16 - mask.leading_zeros() / 4);
+                self.hex(*mask, (16 - mask.leading_zeros() / 4).max(1));
                 self.text("(");
                 self.init(init);
                 self.text(")");

@@ -343,4 +343,7 @@ pub struct Function {
     pub prototypes: Vec<FuncId>,
     /// Where its name stands.
     pub pos: Pos,
+    /// Its bytes in the source, from the word of its kind to its end. A copy has those of the
+    /// function that it was made from.
+    pub span: (u32, u32),
 }

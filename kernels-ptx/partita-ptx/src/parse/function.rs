@@ -18,7 +18,7 @@ impl Parser<'_> {
     pub(super) fn function(&mut self, linkage: Linkage) -> Parsed<()> {
         let kind =
             if self.current() == ".entry" { FunctionKind::Entry } else { FunctionKind::Func };
-        self.advance();
+        let start = self.advance().start;
         self.scopes.enter_function();
         self.body.clear();
         self.scratch.clear();
@@ -55,15 +55,18 @@ impl Parser<'_> {
             definition: None,
             prototypes: Vec::new(),
             pos: name_token.pos,
+            span: (start, start),
         });
+        let mut end = self.token.end;
         if self.at(b'{') {
             self.advance();
-            self.body()?;
+            end = self.body()?;
             self.settle_labels();
             self.module.funcs[id.0 as usize].body = Some(self.body.exact());
         } else {
             self.expect(b';', "or `{` after the function's head")?;
         }
+        self.module.funcs[id.0 as usize].span = (start, end);
         self.module.items.push(Item::Function(id));
         Ok(())
     }
@@ -115,15 +118,16 @@ impl Parser<'_> {
         Ok(list)
     }
 
-    fn body(&mut self) -> Parsed<()> {
+    /// The statements of a body, and the byte of the source behind its `}`.
+    fn body(&mut self) -> Parsed<u32> {
         loop {
             let before = self.token.start;
             match self.token.kind {
                 Kind::End => return Err(self.expected("`}` at the end of the function")),
                 Kind::Punct(b'}') => {
-                    self.advance();
+                    let end = self.advance().end;
                     if self.scopes.depth() == 0 {
-                        return Ok(());
+                        return Ok(end);
                     }
                     self.scopes.close();
                     self.body.stmts.push(Stmt::Close);

@@ -10,7 +10,7 @@ use crate::ir::Pos;
 
 /// The kind of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// `foo`, `%r1`, `$L__BB0_2`, `_`
     Ident,
     /// `.global`; the text includes the dot.
@@ -31,7 +31,7 @@ pub(super) enum Kind {
 
 /// A token.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Token {
+pub(crate) struct Token {
     pub kind: Kind,
     pub start: u32,
     pub end: u32,
@@ -65,7 +65,7 @@ static CLASS: [u8; 256] = {
 
 /// The lexer's place in a source.
 #[derive(Clone, Debug)]
-pub(super) struct Lexer<'s> {
+pub(crate) struct Lexer<'s> {
     source: &'s str,
     bytes: &'s [u8],
     at: usize,

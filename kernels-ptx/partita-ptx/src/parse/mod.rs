@@ -13,7 +13,7 @@
 mod constant;
 mod function;
 mod header;
-mod lexer;
+pub(crate) mod lexer;
 mod numbered;
 mod operand;
 mod scope;
