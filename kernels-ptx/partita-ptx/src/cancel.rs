@@ -68,27 +68,37 @@ pub enum Ends {
 /// the bodies, if any.
 #[must_use]
 pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
-    cancel_with(module, forms, Ends::Launch)
+    cancel_with(module.clone(), forms, Ends::Launch)
 }
 
-/// The same as [`cancel()`], with a choice of what traps do.
+/// The same as [`cancel()`], with a choice of what traps do. It changes the module in its place,
+/// which may be very large.
 #[must_use]
-pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewritten {
-    let mut out = module.clone();
-    let mut reports = Vec::new();
-    let mut state: Option<Cancel> = None;
-    let mut looked = Looked { calls: Calls::new(module), needing: BTreeMap::new() };
+pub fn cancel_with(module: Module, forms: &[KernelReport], ends: Ends) -> Rewritten {
+    let was_valid = !cfg!(debug_assertions) || crate::verify(&module).is_ok();
+    let mut looked = Looked { calls: Calls::new(&module), needing: BTreeMap::new() };
     let known: BTreeMap<FuncId, &KernelReport> =
         forms.iter().map(|report| (report.func, report)).collect();
-    for kernel in module.kernels() {
-        if !forms.is_empty() && !known.contains_key(&kernel.func) {
-            continue;
-        }
-        let control = known
-            .get(&kernel.func)
-            .and_then(|report| report.rewritten())
-            .map(|form| (form.control, form.slot));
-        let report = match check(module, &mut looked, &kernel, control.is_some(), ends) {
+    let control_of = |kernel: &Kernel| {
+        let form = known.get(&kernel.func).and_then(|report| report.rewritten());
+        form.map(|form| (form.control, form.slot))
+    };
+    let own = module.kernels().into_iter();
+    let checked: Vec<_> = own
+        .filter(|kernel| forms.is_empty() || known.contains_key(&kernel.func))
+        .map(|kernel| {
+            let has_control = control_of(&kernel).is_some();
+            let functions = check(&module, &mut looked, &kernel, has_control, ends);
+            (kernel, functions)
+        })
+        .collect();
+    drop(looked);
+    let mut out = module;
+    let mut reports = Vec::with_capacity(checked.len());
+    let mut state: Option<Cancel> = None;
+    for (kernel, functions) in checked {
+        let control = control_of(&kernel);
+        let report = match functions {
             Ok(functions) => {
                 let state = state.get_or_insert_with(|| Cancel::new(&mut out, ends));
                 let added = state.kernel(&mut out, &kernel, control, functions.as_ref());
@@ -101,10 +111,7 @@ pub fn cancel_with(module: &Module, forms: &[KernelReport], ends: Ends) -> Rewri
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(
-        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
-        "the pass broke the module"
-    );
+    debug_assert!(crate::verify(&out).is_ok() || !was_valid, "the pass broke the module");
     Rewritten { module: out, reports }
 }
 

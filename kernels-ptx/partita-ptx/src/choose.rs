@@ -20,11 +20,12 @@ pub fn choose(module: &Module, options: &WorkerOptions) -> Rewritten {
         .filter_map(|(kernel, result)| Some((kernel.func, result.as_ref().err()?.clone())))
         .collect();
     let tickets = ticket::rewrite(module, options, &|func| fallback.contains_key(&func));
-    let mut result = worker::rewrite(&tickets.module, checked, options, &|func| {
-        tickets.reports.iter().any(|report| report.func == func && report.rewritten().is_some())
+    let Rewritten { module, reports } = tickets;
+    let mut result = worker::rewrite(module, checked, options, &|func| {
+        reports.iter().any(|report| report.func == func && report.rewritten().is_some())
     });
     let mut by_ticket: BTreeMap<_, KernelReport> =
-        tickets.reports.into_iter().map(|report| (report.func, report)).collect();
+        reports.into_iter().map(|report| (report.func, report)).collect();
     for report in &mut result.reports {
         let Some(refusals) = fallback.get(&report.func) else { continue };
         let ticket = by_ticket.remove(&report.func).map(|report| report.outcome);

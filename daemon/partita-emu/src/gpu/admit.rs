@@ -42,8 +42,7 @@ impl EmulatedGpu {
             loaded.managed.into_iter().for_each(|address| self.memory.free_managed(address));
             return Err(error);
         }
-        let kernels = decode::decode(&module, &image);
-        drop(module);
+        let kernels = decode::decode(module, &image);
         let mut facts = ModuleFacts {
             variables: image
                 .variables

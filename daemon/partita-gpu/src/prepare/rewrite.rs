@@ -84,9 +84,11 @@ pub(super) fn rewrite(
         false => Beside { module, counting: vec![None; kernels.len()] },
     };
     bounds.check()?;
-    let form = if confined && sizes.forms { choose } else { originals };
     let options = options(&kernels, target, purpose, &sizes);
-    let Rewritten { module, reports } = formed(module, form, &options);
+    let Rewritten { module, reports } = match confined && sizes.forms {
+        true => formed(module, &options),
+        false => originals(module, &options),
+    };
     bounds.check()?;
     let (module, reports, stoppable) = match confined {
         true => stoppable(module, reports, target),
@@ -197,12 +199,8 @@ fn counted(module: Module) -> Beside {
 }
 
 /// The module with its kernels in another form.
-fn formed(
-    module: Module,
-    form: fn(&Module, &WorkerOptions) -> Rewritten,
-    options: &WorkerOptions,
-) -> Rewritten {
-    form(&module, options)
+fn formed(module: Module, options: &WorkerOptions) -> Rewritten {
+    choose(&module, options)
 }
 
 fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes) -> WorkerOptions {
@@ -245,7 +243,7 @@ fn stoppable(
         let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
         reports.extend(originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied)));
     }
-    let stopped = cancel_with(&module, &reports, ends);
+    let stopped = cancel_with(module, &reports, ends);
     reports.truncate(own);
     let changed = stopped.reports.into_iter().filter(|report| !report.added.is_empty());
     (stopped.module, reports, changed.map(|report| report.name).collect())

@@ -63,23 +63,26 @@ pub struct Kernels {
     pub refused: Vec<(String, Refusal)>,
 }
 
-/// Decodes every kernel of a module whose variables have been placed.
+/// Decodes every kernel of a module whose variables have been placed. The body of a kernel goes
+/// once it is decoded: nothing calls a kernel.
 #[must_use]
-pub fn decode(module: &Module, image: &Image) -> Kernels {
+pub fn decode(mut module: Module, image: &Image) -> Kernels {
     let mut kernels = Kernels::default();
-    let calls = CallGraph::of(module);
-    for (index, function) in module.funcs.iter().enumerate() {
+    let calls = CallGraph::of(&module);
+    for index in 0..module.funcs.len() {
+        let function = &module.funcs[index];
         if function.kind != FunctionKind::Entry || function.body.is_none() {
             continue;
         }
         let id = FuncId(index as u32);
-        match Decoder::new(module, image, &calls).kernel(id) {
+        match Decoder::new(&module, image, &calls).kernel(id) {
             Ok(mut program) => {
                 program.shrink();
                 kernels.programs.push(Arc::new(program));
             }
             Err(refusal) => kernels.refused.push((module.text(function.name).to_owned(), refusal)),
         }
+        module.funcs[index].body = None;
     }
     kernels
 }

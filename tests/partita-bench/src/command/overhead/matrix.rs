@@ -211,7 +211,7 @@ fn module(form: Form, target: Target, purpose: &Purpose) -> Result<PreparedModul
         Form::Ticket => {
             let original = partita_ptx::parse(KERNELS).expect("a part of this program");
             let tickets = partita_ptx::ticket(&original, &WorkerOptions::default());
-            let text = cancel_with(&tickets.module, &tickets.reports, Ends::Kept).module;
+            let text = cancel_with(tickets.module, &tickets.reports, Ends::Kept).module;
             module.ptx = partita_ptx::print(&text).into();
             module.lines = None;
             for (kernel, report) in module.kernels.iter_mut().zip(&tickets.reports) {
