@@ -68,7 +68,8 @@ pub struct KernelReply {
     pub local: u64,
     /// The largest CTA that it can be launched with, in threads.
     pub max_threads: u32,
-    /// The form in which it runs: `worker`, `original` …
+    /// The form in which it runs: `worker`, `original` …; `later` where that is known when it is
+    /// first launched.
     pub form: String,
 }
 

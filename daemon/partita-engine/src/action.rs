@@ -1,6 +1,6 @@
 //! What the engine wants done by its shell.
 
-use crate::{EventHandle, ImageId, ModuleHandle, Payload, Purpose};
+use crate::{EventHandle, FormsOf, ImageId, LoadedModule, ModuleHandle, Payload, Purpose, Source};
 use partita_device::Guards;
 use partita_model::{Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId};
 use std::sync::Arc;
@@ -53,6 +53,22 @@ pub enum Action {
         /// What the module is prepared for.
         purpose: Purpose,
         /// What its kernels must carry.
+        guards: Guards,
+    },
+    /// Prepare the forms of one kernel of a loaded module, as a module of its own, and come back
+    /// with [`crate::Engine::handle_forms`].
+    PrepareForms {
+        /// The module's session.
+        session: SessionId,
+        /// The kernel.
+        of: FormsOf,
+        /// What the shell has kept of the module.
+        source: Source,
+        /// The module as it is loaded, with the addresses of its variables.
+        loaded: Arc<LoadedModule>,
+        /// What the forms are prepared for.
+        purpose: Purpose,
+        /// What the forms must carry.
         guards: Guards,
     },
     /// Keep what is known of a kernel, and give it back by [`crate::Engine::learn`] when a module

@@ -5,7 +5,7 @@ use crate::machines::Machines;
 use crate::sessions::Call;
 use crate::turn::{Common, Turn};
 use crate::{
-    Action, CancelError, EngineConfig, ModuleHandle, PrepareError, PreparedModule, Request,
+    Action, CancelError, EngineConfig, FormsOf, ModuleHandle, PrepareError, PreparedModule, Request,
 };
 use partita_device::{AddressRange, Device, DeviceError, Event, HostMemory, HostSpan};
 use partita_model::{
@@ -78,6 +78,19 @@ impl Engine {
     ) {
         self.turn(device, |machines, turn| {
             machines.prepared(turn, session, module, result);
+        });
+    }
+
+    /// Takes the result of an [`Action::PrepareForms`].
+    pub fn handle_forms(
+        &mut self,
+        device: &mut dyn Device,
+        session: SessionId,
+        of: FormsOf,
+        result: Result<PreparedModule, PrepareError>,
+    ) {
+        self.turn(device, |machines, turn| {
+            machines.sessions.forms_prepared(turn, session, of, result);
         });
     }
 

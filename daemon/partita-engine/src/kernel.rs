@@ -2,10 +2,18 @@
 
 use crate::{Fence, KernelForm, ParamLayout};
 use partita_device::KernelFacts;
+use partita_model::ModuleId;
 use std::sync::Arc;
 
 /// One kernel of a loaded module.
+#[derive(Clone)]
 pub(crate) struct Kernel {
+    /// The device's module that has its entries.
+    pub(crate) module: ModuleId,
+    /// The program's lines for those of that module's text.
+    pub(crate) lines: Option<Arc<[u32]>>,
+    /// Whether its form has still to be prepared ([`crate::PreparedKernel::later`]).
+    pub(crate) later: bool,
     pub(crate) name: Arc<str>,
     pub(crate) entry: Arc<str>,
     pub(crate) params: Vec<ParamLayout>,

@@ -85,8 +85,8 @@ pub use engine::Engine;
 pub use launches::CancelError;
 pub use partita_policy::PlanError;
 pub use prepare::{
-    Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    RegisterBound,
+    Fallback, Fence, FormsOf, KernelForm, Later, PrepareError, PreparedKernel, PreparedModule,
+    Purpose, RegisterBound, Source,
 };
 pub use request::{LoadedKernel, LoadedModule, Payload};
 pub use session::{CloseReason, Holding, OpenError, SessionGrant, SessionIdentity};

@@ -4,8 +4,10 @@
 //! engine.
 
 use crate::ParamLayout;
-use partita_model::CudaResult;
+use partita_model::{CudaResult, ModuleId};
+use std::any::Any;
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 /// What a module is prepared for.
@@ -48,6 +50,44 @@ pub struct PreparedModule {
     /// that it came from, 0 where it came from none. `None`: the texts are the same, or the lines
     /// are unknown.
     pub lines: Option<Arc<[u32]>>,
+    /// What forms of its kernels are prepared from later, where some are
+    /// ([`PreparedKernel::later`]).
+    pub later: Option<Later>,
+}
+
+/// What forms of kernels are prepared from when a kernel is first launched.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Later {
+    /// The shell's own.
+    pub source: Source,
+    /// Bytes of text that these forms may have in all.
+    pub room_bytes: u64,
+}
+
+/// Something of the shell that lives as long as the module. The engine does not look inside.
+#[derive(Clone)]
+pub struct Source(pub Arc<dyn Any + Send + Sync>);
+
+impl PartialEq for Source {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("Source")
+    }
+}
+
+/// The kernel whose forms are prepared later: the module that the device has, and the kernel's
+/// index in [`PreparedModule::kernels`].
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct FormsOf {
+    /// The module.
+    pub module: ModuleId,
+    /// The kernel's index.
+    pub kernel: u32,
 }
 
 /// One kernel of a prepared module.
@@ -85,6 +125,9 @@ pub struct PreparedKernel {
     /// `u64` before that of the control block, the address of the count block
     /// ([`partita_model::profile`]).
     pub counting: Option<Arc<str>>,
+    /// Whether the kernel has a better form, which is prepared when the kernel is first launched
+    /// ([`crate::Action::PrepareForms`]).
+    pub later: bool,
 }
 
 /// How a kernel keeps to its session's window.

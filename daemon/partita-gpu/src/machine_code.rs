@@ -70,11 +70,18 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 gives_up: false,
                 loops: true,
                 counting: None,
+                later: false,
             }
         })
         .collect();
     let shapes = vec![KernelShape { form: word, shared_added: 0 }; kernels.len()];
-    let module = PreparedModule { ptx: "".into(), code: Some(image.into()), kernels, lines: None };
+    let module = PreparedModule {
+        ptx: "".into(),
+        code: Some(image.into()),
+        kernels,
+        lines: None,
+        later: None,
+    };
     Ok(Prepared { module, shapes })
 }
 

@@ -7,11 +7,12 @@
 //! A module that takes too long, or whose session has ended, is given up: the long loops of its
 //! preparation ask for that ([`partita_ptx::Stop`]).
 
+use crate::prepare::later::{alone, placed};
 use crate::prepare::{Bounds, Prepared, Target, prepare_within};
 use crate::store::Store;
 use crate::uploads::Image;
 use partita_device::Guards;
-use partita_engine::{PrepareError, Purpose, RegisterBound};
+use partita_engine::{FormsOf, LoadedModule, PrepareError, Purpose, RegisterBound, Source};
 use partita_model::request::ModuleHandle;
 use partita_model::{CudaResult, KernelProfile, LaunchShape, Limits, Originals, SessionId};
 use partita_ptx::Stop;
@@ -34,11 +35,28 @@ use queue::{Begun, Queue};
 /// The most bytes of images and texts in the cache.
 const CACHE_BYTES: usize = 128 << 20;
 
+/// What is to be prepared.
+#[derive(Clone, Debug)]
+pub enum Wanted {
+    /// A module, from its image.
+    Module(ModuleHandle, Image),
+    /// The forms of a kernel of a loaded module.
+    Forms(FormsOf, Source, Arc<LoadedModule>),
+}
+
+/// What was prepared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Of {
+    /// A module.
+    Module(ModuleHandle),
+    /// The forms of a kernel.
+    Forms(FormsOf),
+}
+
 /// A module to prepare.
 struct Job {
     session: SessionId,
-    module: ModuleHandle,
-    image: Image,
+    wanted: Wanted,
     purpose: Purpose,
     how: How,
     limits: Limits,
@@ -60,8 +78,8 @@ pub type Kept = Vec<(Arc<str>, Vec<(LaunchShape, KernelProfile)>)>;
 pub struct Outcome {
     /// The session.
     pub session: SessionId,
-    /// Which module.
-    pub module: ModuleHandle,
+    /// What was asked for.
+    pub of: Of,
     /// The module, or why there is none.
     pub result: Result<Arc<Prepared>, PrepareError>,
     /// What is kept of its kernels, by their hashes.
@@ -118,18 +136,11 @@ impl Pool {
         self.limits = *limits;
     }
 
-    /// Prepares an image when it is its owner's turn. An image that was prepared before comes as it
-    /// was prepared then, if it was prepared in the same way.
-    pub fn submit(
-        &self,
-        owner: Owner,
-        module: ModuleHandle,
-        image: Image,
-        purpose: Purpose,
-        how: How,
-    ) {
+    /// Prepares something when it is its owner's turn. What was prepared before comes as it was
+    /// prepared then, if it was prepared in the same way.
+    pub fn submit(&self, owner: Owner, wanted: Wanted, purpose: Purpose, how: How) {
         let (session, limits) = (owner.session, self.limits);
-        let job = Job { session, module, image, purpose, how, limits };
+        let job = Job { session, wanted, purpose, how, limits };
         self.shared.jobs().queue.push(owner, job);
         self.shared.changed.notify_all();
     }
@@ -181,7 +192,7 @@ impl Shared {
     /// One thread's work.
     fn work(&self, outcomes: &Sender<Outcome>) {
         while let Some(Begun { ticket, job, cancelled }) = self.next() {
-            let Job { session, module, image, purpose, how, limits } = job;
+            let Job { session, wanted, purpose, how, limits } = job;
             let target = Target { originals: how.originals, guards: how.guards, ..self.target };
             let end = Instant::now() + Duration::from_millis(limits.prepare_ms.into());
             let asked = Arc::clone(&cancelled);
@@ -189,8 +200,9 @@ impl Shared {
             let bounds = Bounds { stop: Stop::when(is_over), limits };
             // Memory that a thread has freed becomes other threads' when it ends, and a preparation
             // frees many times what it leaves.
+            let of = wanted.of();
             let result = thread::scope(|scope| {
-                let prepare = || prepare_once(&self.cache, image, target, &purpose, &bounds);
+                let prepare = || wanted.prepare(&self.cache, target, &purpose, &bounds);
                 let own = thread::Builder::new().name("prepare one".into());
                 own.spawn_scoped(scope, prepare).map_or_else(
                     |error| Err(no_thread(&error.to_string())),
@@ -204,11 +216,37 @@ impl Shared {
             if cancelled.load(Ordering::Relaxed) {
                 continue;
             }
-            if outcomes.send(Outcome { session, module, result, kept }).is_err() {
+            if outcomes.send(Outcome { session, of, result, kept }).is_err() {
                 return;
             }
             // A full counter has already woken the reader.
             let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
+        }
+    }
+}
+
+impl Wanted {
+    fn of(&self) -> Of {
+        match self {
+            Wanted::Module(module, _) => Of::Module(*module),
+            Wanted::Forms(of, ..) => Of::Forms(*of),
+        }
+    }
+
+    fn prepare(
+        self,
+        cache: &Mutex<Cache>,
+        target: Target,
+        purpose: &Purpose,
+        bounds: &Bounds,
+    ) -> Result<Arc<Prepared>, PrepareError> {
+        match self {
+            Wanted::Module(_, image) => prepare_once(cache, image, target, purpose, bounds),
+            Wanted::Forms(of, source, loaded) => {
+                let (image, excerpt) = alone(&source, of.kernel, &loaded)?;
+                let prepared = prepare_once(cache, image, target, purpose, bounds)?;
+                Ok(Arc::new(placed(&excerpt, &prepared)))
+            }
         }
     }
 }
@@ -296,7 +334,8 @@ mod tests {
 
     /// The outcome of one image.
     fn outcome(pool: &Pool, image: Image) -> Outcome {
-        pool.submit(OWNER, ModuleHandle(5), image, Purpose::Run, HOW);
+        let wanted = Wanted::Module(ModuleHandle(5), image);
+        pool.submit(OWNER, wanted, Purpose::Run, HOW);
         let news = pool.news();
         let mut news = [rustix::event::PollFd::new(&news, rustix::event::PollFlags::IN)];
         rustix::event::poll(&mut news, None).unwrap();
@@ -311,7 +350,7 @@ mod tests {
     fn outcomes_wake() {
         let pool = Pool::start(2, partita_model::Sharing::Spatial.into(), None).unwrap();
         let outcome = outcome(&pool, image("not PTX"));
-        assert_eq!((outcome.session, outcome.module), (SessionId(4), ModuleHandle(5)));
+        assert_eq!((outcome.session, outcome.of), (SessionId(4), Of::Module(ModuleHandle(5))));
         let error = outcome.result.unwrap_err();
         assert_eq!(error.code, CudaResult::ERROR_INVALID_PTX);
     }

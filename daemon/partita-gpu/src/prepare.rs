@@ -12,13 +12,16 @@ use partita_model::{CudaResult, ImageKind, Limits, Originals, Sharing};
 use partita_ptx::Stop;
 
 mod images;
+pub(crate) mod later;
 mod rewrite;
 
 use images::{linked, text_of, unpack};
+pub use later::prepare_forms;
 use rewrite::rewrite;
 
-/// Bytes of memory that preparing and loading a text takes at most, for each of its bytes.
-const MEMORY_PER_BYTE: u64 = 50;
+/// Bytes of memory that preparing and loading a text takes at most, for each of its bytes, without
+/// forms.
+const MEMORY_PER_BYTE: u64 = 40;
 
 pub(crate) fn refused(code: CudaResult, text: impl Into<String>) -> PrepareError {
     PrepareError { code, text: text.into() }
@@ -153,9 +156,12 @@ pub struct KernelShape {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_engine::{Fallback, Fence, KernelForm, PreparedKernel, RegisterBound};
+    use partita_engine::{
+        Fallback, Fence, KernelForm, LoadedModule, PreparedKernel, RegisterBound,
+    };
     use partita_model::ParamLayout;
     use std::collections::BTreeMap;
+    use std::fmt::Write;
     use std::sync::Arc;
 
     const TEXT: &str = "\
@@ -477,6 +483,38 @@ DONE:
             assert!(is(&bounded, RegisterBound::Settled));
             assert!(matches!(bounded.kernels[0].form, KernelForm::Worker { fallback: None, .. }));
         }
+    }
+
+    #[test]
+    fn forms_come_later_where_all_would_take_too_much() {
+        let mut text = TEXT.to_owned();
+        for kernel in 0..30 {
+            writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
+        }
+        let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
+        let prepared = |prepare_mib| {
+            let limits = Limits { prepare_mib, ..Limits::default() };
+            let bounds = Bounds { limits, ..Bounds::default() };
+            prepare_within(&image, forms_only(), &Purpose::Run, &bounds).unwrap()
+        };
+        assert!(prepared(64).module.later.is_none());
+        let Prepared { module, shapes } = prepared(2);
+        assert!(shapes.iter().all(|shape| shape.form == "later"));
+        assert!(module.kernels.iter().all(|kernel| kernel.later));
+        let loaded = LoadedModule { kernels: Vec::new(), variables: Vec::new() };
+        let forms = |kernel| {
+            let source = &module.later.as_ref().unwrap().source;
+            prepare_forms(source, kernel, &loaded, forms_only(), &Purpose::Run)
+        };
+        let bump = forms(0).unwrap().module;
+        assert!(matches!(
+            bump.kernels[..],
+            [PreparedKernel { form: KernelForm::Worker { .. }, .. }]
+        ));
+        assert_eq!(bump.kernels[0].hash, module.kernels[0].hash, "the same code");
+        let store = bump.ptx.lines().position(|line| line.contains("[%d3], %r5")).unwrap();
+        assert_eq!(bump.lines.unwrap()[store], 24, "the line of the whole module");
+        assert!(forms(99).is_err());
     }
 
     #[test]

@@ -17,7 +17,7 @@
 use crate::calibration;
 use crate::control::{Control, ControlError};
 use crate::host_time::{Pace, Pacer};
-use crate::pool::{How, Outcome, Owner, Pool};
+use crate::pool::{How, Of, Outcome, Owner, Pool, Wanted};
 use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
@@ -471,6 +471,9 @@ impl Shell {
                 Action::Prepare { session, module, image, purpose, guards, sequence: _ } => {
                     self.prepare((session, module), image, purpose, guards);
                 }
+                Action::PrepareForms { session, of, source, loaded, purpose, guards } => {
+                    self.submit(session, Wanted::Forms(of, source, loaded), purpose, guards);
+                }
                 Action::Output { session, console, text } => {
                     self.with_session(session, |client| client.output(console, &text));
                 }
@@ -526,9 +529,14 @@ impl Shell {
         // A session that is gone needs no module.
         let Some(seat) = self.seats.get_mut(&id) else { return };
         let image = seat.session.image(image).expect("the engine asks before it answers");
+        self.submit(id, Wanted::Module(module, image), purpose, guards);
+    }
+
+    fn submit(&mut self, id: SessionId, wanted: Wanted, purpose: Purpose, guards: Guards) {
+        let Some(seat) = self.seats.get(&id) else { return };
         let owner = Owner { tenant: seat.tenant, session: id };
         let how = How { originals: self.engine.originals(), guards };
-        self.pool.submit(owner, module, image, purpose, how);
+        self.pool.submit(owner, wanted, purpose, how);
     }
 
     /// Gives prepared modules to the sessions that asked for them, except sessions that are gone.
@@ -548,18 +556,20 @@ impl Shell {
         for (hash, shapes) in &outcome.kept {
             self.engine.learn(hash, shapes);
         }
-        let result = match outcome.result {
-            Ok(prepared) => {
-                let shapes = prepared.shapes.clone();
-                self.with_session(outcome.session, |client| {
-                    client.prepared(outcome.module, shapes);
-                    Ok(())
-                });
-                Ok(prepared.module.clone())
-            }
-            Err(error) => Err(error),
-        };
-        self.engine.handle_prepared(self.device.as_mut(), outcome.session, outcome.module, result);
+        let Outcome { session, of, result, .. } = outcome;
+        if let (Of::Module(module), Ok(prepared)) = (of, &result) {
+            let shapes = prepared.shapes.clone();
+            self.with_session(session, |client| {
+                client.prepared(module, shapes);
+                Ok(())
+            });
+        }
+        let result = result.map(|prepared| prepared.module.clone());
+        let device = self.device.as_mut();
+        match of {
+            Of::Module(module) => self.engine.handle_prepared(device, session, module, result),
+            Of::Forms(of) => self.engine.handle_forms(device, session, of, result),
+        }
     }
 }
 

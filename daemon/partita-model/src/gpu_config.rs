@@ -109,7 +109,8 @@ pub struct Limits {
     pub hold_up_ms: u32,
     /// Of a module: the longest time of its preparation, in milliseconds of a thread's life.
     pub prepare_ms: u32,
-    /// Of a module: the memory in MiB that its preparation may take. It bounds the module's text.
+    /// Of a module: the memory in MiB that its preparation may take. It bounds the module's text,
+    /// and the forms that are prepared when the module is loaded.
     pub prepare_mib: u32,
 }
 

@@ -12,7 +12,7 @@ use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity};
-use partita_gpu::prepare::{Target, prepare};
+use partita_gpu::prepare::{Target, prepare, prepare_forms};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::profile::{KernelProfile, LaunchShape};
@@ -500,6 +500,13 @@ impl<'a> Stage<'a> {
                     let prepared =
                         prepare(&image, target, &purpose).map(|prepared| prepared.module);
                     self.engine.handle_prepared(&mut self.device, session, module, prepared);
+                }
+                Action::PrepareForms { session, of, source, loaded, purpose, guards } => {
+                    let originals = self.engine.originals();
+                    let target = Target { originals, guards, ..self.sharing.into() };
+                    let prepared = prepare_forms(&source, of.kernel, &loaded, target, &purpose)
+                        .map(|prepared| prepared.module);
+                    self.engine.handle_forms(&mut self.device, session, of, prepared);
                 }
                 Action::Sticky { session, code, text } => {
                     self.trouble.get_or_insert((session, format!("{code}: {text}")));

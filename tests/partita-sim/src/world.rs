@@ -8,14 +8,14 @@ use crate::residents::{GLANCE, longest_meeting};
 use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
 use partita_emu::EmulatedGpu;
 use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, Payload, PrepareError, PreparedModule, Purpose,
-    SessionGrant, SessionIdentity,
+    Action, CloseReason, Engine, EngineConfig, FormsOf, LoadedModule, Payload, PrepareError,
+    PreparedModule, Purpose, SessionGrant, SessionIdentity, Source,
 };
-use partita_gpu::prepare::{Target, prepare};
+use partita_gpu::prepare::{Bounds, Target, prepare_forms, prepare_within};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request};
-use partita_model::{CudaResult, Nanos, Originals, SessionId, Sharing, Timekeeping};
+use partita_model::{CudaResult, Limits, Nanos, Originals, SessionId, Sharing, Timekeeping};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -72,13 +72,30 @@ impl HostMemory for Arena {
 /// The answer to a request.
 pub type Reply = (CudaResult, Payload);
 
-/// A module on its way, for so many steps more.
+/// A module on its way, or forms of a kernel, for so many steps more.
 struct Preparing {
     session: SessionId,
-    module: ModuleHandle,
-    image: ImageId,
+    wanted: Wanted,
     purpose: Purpose,
     steps: u64,
+}
+
+enum Wanted {
+    Module(ModuleHandle, ImageId),
+    Forms(FormsOf, Source, Arc<LoadedModule>),
+}
+
+/// Memory, in MiB, in which no module has room for all its forms. They come when kernels are
+/// launched.
+const LITTLE_MIB: u32 = 1;
+
+/// Every third session has modules whose forms come later.
+fn bounds(session: SessionId) -> Bounds {
+    let mut limits = Limits::default();
+    if session.0.is_multiple_of(3) {
+        limits.prepare_mib = LITTLE_MIB;
+    }
+    Bounds { limits, ..Bounds::default() }
 }
 
 /// An engine, a device, and what stands between them and the clients.
@@ -230,9 +247,20 @@ impl World {
         }
         let ready: Vec<Preparing> = ready;
         let loads = !ready.is_empty();
-        for Preparing { session, module, image, purpose, .. } in ready {
-            let result = image_of(image, self.device.sharing(), &purpose);
-            self.engine.handle_prepared(&mut self.device, session, module, result);
+        for Preparing { session, wanted, purpose, .. } in ready {
+            let sharing = self.device.sharing();
+            match wanted {
+                Wanted::Module(module, image) => {
+                    let result = image_of(image, sharing, &purpose, &bounds(session));
+                    self.engine.handle_prepared(&mut self.device, session, module, result);
+                }
+                Wanted::Forms(of, source, loaded) => {
+                    let target = target(sharing);
+                    let result = prepare_forms(&source, of.kernel, &loaded, target, &purpose)
+                        .map(|prepared| prepared.module);
+                    self.engine.handle_forms(&mut self.device, session, of, result);
+                }
+            }
         }
         loads
     }
@@ -258,13 +286,14 @@ impl World {
                     self.sticky.insert(session, code);
                 }
                 Action::Prepare { session, module, image, sequence, purpose, .. } => {
-                    self.preparing.push(Preparing {
-                        session,
-                        module,
-                        image,
-                        purpose,
-                        steps: sequence % 5,
-                    });
+                    let wanted = Wanted::Module(module, image);
+                    let steps = sequence % 5;
+                    self.preparing.push(Preparing { session, wanted, purpose, steps });
+                }
+                Action::PrepareForms { session, of, source, loaded, purpose, .. } => {
+                    let wanted = Wanted::Forms(of, source, loaded);
+                    let steps = u64::from(of.kernel) % 5;
+                    self.preparing.push(Preparing { session, wanted, purpose, steps });
                 }
                 Action::EndSession { session, .. } => {
                     self.forget(session);
@@ -378,10 +407,15 @@ impl World {
     }
 }
 
+fn target(sharing: Sharing) -> Target {
+    Target { originals: Originals::Alone, ..Target::from(sharing) }
+}
+
 fn image_of(
     image: ImageId,
     sharing: Sharing,
     purpose: &Purpose,
+    bounds: &Bounds,
 ) -> Result<PreparedModule, PrepareError> {
     let text = if image == GOOD_IMAGE {
         KERNELS
@@ -393,6 +427,5 @@ fn image_of(
         unpacked_bytes: text.len() as u64,
         bytes: Arc::from(text.as_bytes()),
     };
-    let target = Target { originals: Originals::Alone, ..Target::from(sharing) };
-    prepare(&image, target, purpose).map(|prepared| prepared.module)
+    prepare_within(&image, target(sharing), purpose, bounds).map(|prepared| prepared.module)
 }

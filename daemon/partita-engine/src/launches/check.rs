@@ -44,9 +44,9 @@ impl Checker<'_> {
         let grid = request.grid;
         let spec = Spec {
             id,
-            module: instance.id,
+            module: kernel.module,
+            lines: kernel.lines.clone(),
             kernel,
-            lines: instance.lines.clone(),
             grid,
             first: 0,
             end: u64::try_from(grid.count()).expect("a grid within CUDA's limits"),

@@ -5,12 +5,13 @@ use super::as_written::Now;
 use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
 use crate::observer::Account;
-use crate::sessions::{Answer, Call, Head, Queued, Refusal, Submitted, Taken, Then};
+use crate::sessions::{Answer, Call, Forming, Head, Queued, Refusal, Submitted, Taken, Then};
 use crate::turn::{Bug, Turn};
 use crate::{LogLevel, Payload, Request};
 use partita_device::AddressRange;
 use partita_model::{
-    CudaResult, LaunchId, Nanos, OperationId, Originals, SessionId, StreamId, request,
+    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, Originals, SessionId, StreamId,
+    request,
 };
 
 /// What became of the attempt to submit what queues hold.
@@ -54,10 +55,45 @@ impl Machines {
         request: request::Launch,
     ) -> Answer {
         let stream = self.sessions.stream_of(session, request.stream)?;
+        let id = LaunchId(turn.next_id());
+        let later = self.sessions.is_form_later(session, &request).then(|| request.clone());
+        let pending = self.check(turn, session, id, request)?;
+        if let Some(request) = later {
+            self.sessions.ask_for_form(turn, session, &request);
+            let forming = Queued::Forming(Box::new(Forming { request, as_written: pending }));
+            self.sessions.append(turn, (session, stream), forming, Then::Main(id), None);
+            return Ok(Payload::None);
+        }
+        let record = self.sessions.get(session).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
+        let application = record.application();
+        // Counting costs an application that is alone more than its profile is worth.
+        let is_counted =
+            turn.config().originals == Originals::Never || self.sessions.applications().count() > 1;
+        let ledger = self.handover.ledger();
+        let (before, last) = self.observer.cut(turn, ledger, session, pending, is_counted);
+        if !self.count_launch(turn, session, application, &last) {
+            return Err(CudaResult::ERROR_UNKNOWN.into());
+        }
+        for pending in before.into_iter().map(Box::new).chain([last]) {
+            self.begin_demand(turn, application, &pending);
+            let then = Then::Main(pending.spec.id);
+            let launch = Queued::Launch(pending);
+            self.sessions.append(turn, (session, stream), launch, then, None);
+        }
+        Ok(Payload::None)
+    }
+
+    /// What a launch is, if the program may launch that.
+    fn check(
+        &self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        id: LaunchId,
+        request: request::Launch,
+    ) -> Result<Box<Pending>, Refusal> {
         let record = self.sessions.get(session).ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
         let instance = self.sessions.loaded(session, request.module);
         let instance = instance.ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
-        let id = LaunchId(turn.next_id());
         let checker = Checker { facts: turn.facts(), ledger: self.handover.ledger() };
         let mut pending = checker.check(id, instance, request)?;
         let spec = &mut pending.spec;
@@ -65,35 +101,64 @@ impl Machines {
         let tenant = record.identity().tenant;
         let who = (tenant, self.sessions.may_run_unfenced(tenant));
         fence(record.guards(), record.range().start, who, spec)?;
-        let application = record.application();
-        // Counting costs an application that is alone more than its profile is worth.
-        let is_counted =
-            turn.config().originals == Originals::Never || self.sessions.applications().count() > 1;
-        let ledger = self.handover.ledger();
-        let (before, last) = self.observer.cut(turn, ledger, session, pending, is_counted);
+        Ok(pending)
+    }
+
+    /// Enters a program's launch in its application's account. `false` where that is unknown.
+    fn count_launch(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        application: ApplicationId,
+        pending: &Pending,
+    ) -> bool {
         let name = self.sessions.application(application).map_or("", |a| &a.name);
         let Some(account) = self.observer.account_mut(application) else {
             turn.bug(session, Bug::NoApplication(application));
-            return Err(CudaResult::ERROR_UNKNOWN.into());
+            return false;
         };
-        if let Some(line) = account.count_launch(name, &last) {
+        if let Some(line) = account.count_launch(name, pending) {
             turn.log(LogLevel::Info, None, line);
         }
-        for pending in before.into_iter().map(Box::new).chain([last]) {
-            if matches!(pending.form, Form::MachineCode)
-                && self.launches.needs_groups(application)
-                && self.observer.account(application).is_some_and(Account::is_active)
-            {
-                turn.push(Effect::Replan);
-            }
-            if pending.is_confined() && self.observer.demand_began(application, turn.now()) {
-                turn.push(Effect::Join(application));
-            }
-            let then = Then::Main(pending.spec.id);
-            let launch = Queued::Launch(pending);
-            self.sessions.append(turn, (session, stream), launch, then, None);
+        true
+    }
+
+    /// A launch is queued: its application wants SMs.
+    fn begin_demand(&mut self, turn: &mut Turn<'_>, application: ApplicationId, pending: &Pending) {
+        if matches!(pending.form, Form::MachineCode)
+            && self.launches.needs_groups(application)
+            && self.observer.account(application).is_some_and(Account::is_active)
+        {
+            turn.push(Effect::Replan);
         }
-        Ok(Payload::None)
+        if pending.is_confined() && self.observer.demand_began(application, turn.now()) {
+            turn.push(Effect::Join(application));
+        }
+    }
+
+    /// A launch at the head of its queue, with its kernel's form if that came. It is not counted,
+    /// for it stands in its queue as one operation.
+    fn formed(
+        &mut self,
+        turn: &mut Turn<'_>,
+        session: SessionId,
+        forming: Forming,
+    ) -> Result<Box<Pending>, Bug> {
+        let record = self.sessions.get(session).ok_or(Bug::NoSession(session))?;
+        let application = record.application();
+        let Forming { request, as_written } = forming;
+        let module = self.sessions.loaded(session, request.module);
+        let is_loaded = module.is_some_and(|module| module.id == as_written.spec.module);
+        let pending = match is_loaded {
+            // Where the form does not serve the launch, the launch goes as it was checked.
+            true => self.check(turn, session, as_written.spec.id, request).unwrap_or(as_written),
+            false => as_written,
+        };
+        let ledger = self.handover.ledger();
+        let (_, pending) = self.observer.cut(turn, ledger, session, pending, false);
+        self.count_launch(turn, session, application, &pending);
+        self.begin_demand(turn, application, &pending);
+        Ok(pending)
     }
 
     // Queues.
@@ -167,9 +232,17 @@ impl Machines {
         (session, stream): (SessionId, StreamId),
         id: OperationId,
     ) -> Result<Pumped, Bug> {
-        let (work, expected) = match self.sessions.take_head(id)? {
+        let head = match self.sessions.take_head(id)? {
+            Head::Forming(forming) if self.sessions.waits_for_form(session, &forming) => {
+                self.sessions.put_back(id, Queued::Forming(forming))?;
+                return Ok(Pumped::Nothing);
+            }
+            Head::Forming(forming) => Head::Launch(self.formed(turn, session, *forming)?),
+            other => other,
+        };
+        let (work, expected) = match head {
             Head::Work(work) => (work, None),
-            Head::Closed => return Ok(Pumped::Nothing),
+            Head::Closed | Head::Forming(_) => return Ok(Pumped::Nothing),
             Head::Launch(pending) => {
                 let launch = pending.spec.id;
                 let place = self.place(session, stream, id).ok_or(Bug::NoStream(stream))?;
@@ -178,12 +251,12 @@ impl Machines {
                     Start::Failed => return Ok(Pumped::Failed),
                     Start::Later(pending) => {
                         self.launches.forget_queued(&[id]);
-                        self.sessions.put_back(id, pending)?;
+                        self.sessions.put_back(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
                     }
                     Start::Wait(pending) | Start::Demoted(pending) => {
                         self.launches.wait_for_turn(place, &pending);
-                        self.sessions.put_back(id, pending)?;
+                        self.sessions.put_back(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
                     }
                 }

@@ -9,6 +9,7 @@
 
 mod ahead;
 mod events;
+mod forms;
 mod memory;
 mod modules;
 mod queue;
@@ -22,7 +23,7 @@ mod window;
 
 pub(crate) use modules::program_line;
 pub(crate) use queue::{Head, Submitted};
-pub(crate) use record::{Call, LoadedInstance, Queued, Session, Then};
+pub(crate) use record::{Call, Forming, LoadedInstance, Queued, Session, Then};
 pub(crate) use requests::{Answer, Refusal, Taken};
 
 use crate::effects::Effect;
@@ -36,7 +37,7 @@ use partita_model::{
     ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, SessionsPerUser,
     StreamId, TenantId, WindowId,
 };
-use record::{Module, Operation, SessionState, Stage, Stream};
+use record::{Loads, Module, Operation, SessionState, Stage, Stream};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use window::Window;
@@ -77,8 +78,8 @@ pub(crate) struct Sessions {
     last_application: u32,
     // Boxed: entries come and go with each launch, and a map moves its neighbours each time.
     operations: BTreeMap<OperationId, Box<Operation>>,
-    /// Modules that the device is loading.
-    loading: BTreeMap<ModuleId, (SessionId, crate::ModuleHandle)>,
+    /// What the device is loading.
+    loading: BTreeMap<ModuleId, Loads>,
     /// Prepared modules that the device does not get yet, and until when.
     held: BTreeMap<(SessionId, crate::ModuleHandle), modules::Held>,
     quotas: Vec<MemoryQuota>,
@@ -375,13 +376,14 @@ impl Sessions {
                 && session.loading == 0
         });
         let session = done.then(|| self.records.remove(&id)).flatten()?;
-        let modules = session.modules.into_values().filter_map(|module| match module {
-            Module::Loaded(instance) => Some(instance.id),
+        let instances = session.modules.values().filter_map(|module| match module {
+            Module::Loaded(instance) => Some(instance),
             Module::Preparing { .. } | Module::Loading { .. } => None,
         });
+        let modules = instances.flat_map(LoadedInstance::ids);
         let mut errors = Vec::new();
         if !self.lost {
-            for module in modules.chain(session.orphans) {
+            for module in modules.chain(session.orphans.iter().copied()) {
                 errors.extend(turn.device.unload_module(module).err());
             }
             for stream in session.streams.into_keys().chain(side_streams()) {

@@ -1,6 +1,7 @@
 //! Modules: from the image that the shell prepares to kernels that can be launched.
 
-use super::record::{Call, Load, LoadedInstance, Module, Session, SessionState, WaiterThen};
+use super::forms::Forms;
+use super::record::{Call, Load, LoadedInstance, Loads, Module, Session, SessionState, WaiterThen};
 use super::window::Window;
 use super::{Refusal, Sessions};
 use crate::effects::Effect;
@@ -11,7 +12,7 @@ use crate::{
     Action, ImageId, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload,
     PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
 };
-use partita_device::{AddressRange, DeviceError, KernelFacts, ModuleFacts, RefusedKernel};
+use partita_device::{AddressRange, DeviceError, Guards, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, DeviceFacts, ModuleId, Nanos, SessionId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -49,6 +50,8 @@ impl Sessions {
         let session = self.session_mut(call.session);
         match session.modules.remove(&module) {
             Some(Module::Loaded(instance)) => {
+                // Launches that wait for a form go without it.
+                turn.push(Effect::PumpSession(call.session));
                 self.wait_for_all(turn, call, WaiterThen::Unload(instance));
                 Ok(())
             }
@@ -184,7 +187,7 @@ impl Sessions {
         })?;
         record.modules.insert(module, Module::Loading { load, prepared });
         record.loading += 1;
-        self.loading.insert(id, (session, module));
+        self.loading.insert(id, Loads::Module(session, module));
         Ok(())
     }
 
@@ -211,7 +214,7 @@ impl Sessions {
         id: ModuleId,
     ) -> Option<(SessionId, ModuleHandle, Load, PreparedModule)> {
         // A device that is lost has taken the record along.
-        let (session, module) = self.loading.remove(&id)?;
+        let Loads::Module(session, module) = self.loading.remove(&id)? else { return None };
         turn.push(Effect::Stall);
         let record = self.session_mut(session);
         record.loading -= 1;
@@ -226,6 +229,9 @@ impl Sessions {
 
     /// The device has refused a module.
     pub(crate) fn module_refused(&mut self, turn: &mut Turn<'_>, id: ModuleId, reason: String) {
+        if let Some(&Loads::Forms(session, of)) = self.loading.get(&id) {
+            return self.forms_refused(turn, id, (session, of), reason);
+        }
         let Some((session, module, load, _)) = self.end_loading(turn, id) else { return };
         let call = Call { session, sequence: load.sequence };
         let error = match self.session_mut(session).state {
@@ -240,17 +246,18 @@ impl Sessions {
 
     /// The device has loaded a module.
     pub(crate) fn module_loaded(&mut self, turn: &mut Turn<'_>, id: ModuleId, facts: ModuleFacts) {
+        if let Some(&Loads::Forms(session, of)) = self.loading.get(&id) {
+            return self.forms_loaded(turn, id, (session, of), facts);
+        }
         let Some((session, module, load, prepared)) = self.end_loading(turn, id) else { return };
         let record = self.session_mut(session);
         let next = next_purpose(&load.purpose, &prepared, &facts, turn.facts());
         if let (true, Some(purpose)) = (record.is_open(), next) {
-            if let Err(error) = turn.device.unload_module(id) {
-                turn.log_error(Some(session), format!("{id} could not be unloaded: {error}"));
-            }
+            unload(turn, session, id);
             return self.prepare(turn, session, module, Load { purpose, ..load });
         }
         record.place_variables(&facts);
-        let instance = instance(id, prepared, facts);
+        let instance = instance(id, prepared, facts, record.guards());
         let loaded = instance.loaded.clone();
         record.modules.insert(module, Module::Loaded(instance));
         for kernel in &loaded.kernels {
@@ -284,9 +291,16 @@ impl Sessions {
             session.window.free(variable.address);
             session.memory_used -= Window::footprint(variable.size.0).unwrap_or(0);
         }
-        if let Err(error) = turn.device.unload_module(instance.id) {
-            turn.log_error(Some(id), format!("{} could not be unloaded: {error}", instance.id));
+        for module in instance.ids() {
+            unload(turn, id, module);
         }
+    }
+}
+
+/// Has the device unload what nobody uses.
+pub(super) fn unload(turn: &mut Turn<'_>, session: SessionId, module: ModuleId) {
+    if let Err(error) = turn.device.unload_module(module) {
+        turn.log_error(Some(session), format!("{module} could not be unloaded: {error}"));
     }
 }
 
@@ -313,7 +327,7 @@ impl Session {
 /// so many registers that some blocks do not fit an SM any more, or fewer of them; the original may
 /// have fewer. The device tells by loading it as it was written, and then the form is bounded by
 /// that.
-fn next_purpose(
+pub(super) fn next_purpose(
     purpose: &Purpose,
     prepared: &PreparedModule,
     facts: &ModuleFacts,
@@ -354,40 +368,18 @@ fn next_purpose(
     }
 }
 
-fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> LoadedInstance {
-    let lines = prepared.lines.as_deref();
+fn instance(
+    id: ModuleId,
+    prepared: PreparedModule,
+    facts: ModuleFacts,
+    guards: Guards,
+) -> LoadedInstance {
     let told = Told::of(&facts);
+    let home = Home { id, told: &told, lines: prepared.lines.as_ref() };
     let is_machine_code = prepared.code.is_some();
-    let kernels: Vec<Arc<Kernel>> = prepared
-        .kernels
-        .into_iter()
-        .map(|kernel| {
-            Arc::new(Kernel {
-                facts: told.of_entry(&kernel.entry, &kernel.name, lines),
-                fallback_facts: kernel
-                    .form
-                    .fallback()
-                    .map(|fallback| told.of_entry(&fallback.entry, &kernel.name, lines)),
-                counting_facts: kernel
-                    .counting
-                    .as_ref()
-                    .map(|entry| told.of_entry(entry, &kernel.name, lines)),
-                name: kernel.name,
-                entry: kernel.entry,
-                awaits: kernel.awaits,
-                follows: kernel.follows,
-                gives_up: kernel.gives_up,
-                loops: kernel.loops,
-                hash: kernel.hash,
-                counting: kernel.counting,
-                params: kernel.params,
-                param_bytes: kernel.param_bytes,
-                form: kernel.form,
-                fence: kernel.fence,
-                is_machine_code,
-            })
-        })
-        .collect();
+    let kernels = prepared.kernels.into_iter();
+    let kernels: Vec<_> =
+        kernels.map(|kernel| Arc::new(home.kernel(kernel, is_machine_code))).collect();
     let loaded = LoadedModule {
         kernels: kernels
             .iter()
@@ -404,17 +396,54 @@ fn instance(id: ModuleId, prepared: PreparedModule, facts: ModuleFacts) -> Loade
             .collect(),
         variables: facts.variables,
     };
-    LoadedInstance { id, loaded: Arc::new(loaded), kernels, lines: prepared.lines }
+    let forms = prepared.later.map(|later| Forms::new(later, guards));
+    LoadedInstance { id, loaded: Arc::new(loaded), kernels, forms }
+}
+
+/// A module that the device has, as far as its kernels need it.
+pub(super) struct Home<'a> {
+    pub(super) id: ModuleId,
+    pub(super) told: &'a Told<'a>,
+    pub(super) lines: Option<&'a Arc<[u32]>>,
+}
+
+impl Home<'_> {
+    /// A prepared kernel with what the device says of it.
+    pub(super) fn kernel(&self, kernel: PreparedKernel, is_machine_code: bool) -> Kernel {
+        let lines = self.lines.map(|lines| &**lines);
+        let told = |entry: &str| self.told.of_entry(entry, &kernel.name, lines);
+        Kernel {
+            module: self.id,
+            lines: self.lines.cloned(),
+            later: kernel.later,
+            facts: told(&kernel.entry),
+            fallback_facts: kernel.form.fallback().map(|fallback| told(&fallback.entry)),
+            counting_facts: kernel.counting.as_ref().map(|entry| told(entry)),
+            name: kernel.name,
+            entry: kernel.entry,
+            awaits: kernel.awaits,
+            follows: kernel.follows,
+            gives_up: kernel.gives_up,
+            loops: kernel.loops,
+            hash: kernel.hash,
+            counting: kernel.counting,
+            params: kernel.params,
+            param_bytes: kernel.param_bytes,
+            form: kernel.form,
+            fence: kernel.fence,
+            is_machine_code,
+        }
+    }
 }
 
 /// What the device says of a module's entries, by their names.
-struct Told<'a> {
+pub(super) struct Told<'a> {
     kernels: BTreeMap<&'a str, &'a KernelFacts>,
     refused: BTreeMap<&'a str, &'a RefusedKernel>,
 }
 
 impl<'a> Told<'a> {
-    fn of(facts: &'a ModuleFacts) -> Self {
+    pub(super) fn of(facts: &'a ModuleFacts) -> Self {
         Told {
             kernels: facts.kernels.iter().map(|kernel| (&*kernel.name, kernel)).collect(),
             refused: facts.refused.iter().map(|kernel| (&*kernel.name, kernel)).collect(),

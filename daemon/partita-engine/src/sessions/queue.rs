@@ -11,7 +11,7 @@
 //! becomes waits here.
 
 use super::Sessions;
-use super::record::{Call, Operation, Queued, SessionState, Stage, Stream, Then};
+use super::record::{Call, Forming, Operation, Queued, SessionState, Stage, Stream, Then};
 use crate::effects::Effect;
 use crate::launches::Pending;
 use crate::turn::{Bug, Turn};
@@ -25,6 +25,8 @@ pub(crate) enum Head {
     Work(Work),
     /// A launch that [`crate::launches`] starts, or that is given back by [`Sessions::put_back`].
     Launch(Box<Pending>),
+    /// A launch that becomes one with a form, or is given back by [`Sessions::put_back`].
+    Forming(Box<Forming>),
     /// The session opens the gate first.
     Closed,
 }
@@ -144,6 +146,7 @@ impl Sessions {
         match std::mem::replace(&mut operation.stage, Stage::Starting) {
             Stage::Queued(Queued::Plain(work)) => Ok(Head::Work(work)),
             Stage::Queued(Queued::Launch(spec)) => Ok(Head::Launch(spec)),
+            Stage::Queued(Queued::Forming(forming)) => Ok(Head::Forming(forming)),
             Stage::Queued(Queued::Gate) => {
                 operation.stage = Stage::Queued(Queued::Gate);
                 Ok(Head::Closed)
@@ -153,9 +156,9 @@ impl Sessions {
     }
 
     /// Gives a launch back that has to wait.
-    pub(crate) fn put_back(&mut self, id: OperationId, pending: Box<Pending>) -> Result<(), Bug> {
+    pub(crate) fn put_back(&mut self, id: OperationId, launch: Queued) -> Result<(), Bug> {
         let operation = self.operations.get_mut(&id).ok_or(Bug::NoOperation(id))?;
-        operation.stage = Stage::Queued(Queued::Launch(pending));
+        operation.stage = Stage::Queued(launch);
         Ok(())
     }
 

@@ -5,18 +5,19 @@
 //! a record counts as done everywhere. Ids rise in order of arrival, so they also serve as tickets.
 
 use super::ahead::Ahead;
+use super::forms::Forms;
 use super::window::Window;
 use crate::kernel::Kernel;
 use crate::launches::Pending;
 use crate::{
-    EventHandle, ImageId, LoadedModule, ModuleHandle, PreparedModule, Purpose, SessionIdentity,
-    StreamHandle, StreamKind,
+    EventHandle, FormsOf, ImageId, LoadedModule, ModuleHandle, PreparedModule, Purpose,
+    SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{AddressRange, Guards, HostMemory, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
     ApplicationId, AwaitedWord, CudaResult, DeviceAddress, LaunchId, MemoryAccess, ModuleId,
-    OperationId, SessionId, StreamId, WindowId,
+    OperationId, SessionId, StreamId, WindowId, request,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -75,15 +76,16 @@ impl Session {
     /// end.
     pub(super) fn take_waiters(&mut self) -> Vec<Waiter> {
         let waiters = std::mem::take(&mut self.waiters);
-        self.orphans.extend(waiters.iter().filter_map(|waiter| match &waiter.then {
-            WaiterThen::Unload(instance) => Some(instance.id),
+        let instances = waiters.iter().filter_map(|waiter| match &waiter.then {
+            WaiterThen::Unload(instance) => Some(instance),
             WaiterThen::Reply
             | WaiterThen::Free(_)
             | WaiterThen::Unmap(_)
             | WaiterThen::Protect(..)
             | WaiterThen::DestroyArray(_)
             | WaiterThen::DestroyTexture(_) => None,
-        }));
+        });
+        self.orphans.extend(instances.flat_map(LoadedInstance::ids));
         waiters
     }
 
@@ -201,8 +203,25 @@ pub(crate) enum Module {
 pub(crate) struct LoadedInstance {
     pub(crate) id: ModuleId,
     pub(crate) kernels: Vec<Arc<Kernel>>,
-    pub(crate) lines: Option<Arc<[u32]>>,
     pub(super) loaded: Arc<LoadedModule>,
+    pub(super) forms: Option<Forms>,
+}
+
+impl LoadedInstance {
+    /// All that the device has of the module.
+    pub(super) fn ids(&self) -> impl Iterator<Item = ModuleId> + '_ {
+        let forms = self.forms.iter().flat_map(Forms::ids);
+        std::iter::once(self.id).chain(forms)
+    }
+}
+
+/// What the device loads.
+#[derive(Clone, Copy)]
+pub(crate) enum Loads {
+    /// A module of a session.
+    Module(SessionId, ModuleHandle),
+    /// Forms of a kernel of a session's module.
+    Forms(SessionId, FormsOf),
 }
 
 /// A request that is answered when some operations are done.
@@ -265,6 +284,15 @@ pub(crate) enum Queued {
     Gate,
     /// Grids, as many as there is room for.
     Launch(Box<Pending>),
+    /// A launch whose kernel's form is being prepared.
+    Forming(Box<Forming>),
+}
+
+/// A launch whose kernel's form is being prepared.
+pub(crate) struct Forming {
+    pub(crate) request: request::Launch,
+    /// The launch without the form.
+    pub(crate) as_written: Box<Pending>,
 }
 
 /// What follows when an operation is done.

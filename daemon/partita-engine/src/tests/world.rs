@@ -2,9 +2,9 @@
 
 use super::fake_device::FakeDevice;
 use crate::{
-    Action, CloseReason, Engine, EngineConfig, Fallback, Fence, ImageId, KernelForm, LoadedModule,
-    ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    RegisterBound, Request, SessionIdentity, StreamHandle,
+    Action, CloseReason, Engine, EngineConfig, Fallback, Fence, FormsOf, ImageId, KernelForm,
+    Later, LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel,
+    PreparedModule, Purpose, RegisterBound, Request, SessionIdentity, Source, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::request::Launch;
@@ -100,6 +100,9 @@ pub(crate) const WIDE_IMAGE: ImageId = ImageId(4);
 pub(crate) const CROWDING_IMAGE: ImageId = ImageId(7);
 pub(crate) const CROWDED_IMAGE: ImageId = ImageId(8);
 
+/// Its kernel 0 has its form later ([`World::give_form`]).
+pub(crate) const LATE_IMAGE: ImageId = ImageId(9);
+
 /// Machine code, with the kernels [`MACHINE`], [`QUICK_MACHINE`] and [`SPIN_MACHINE`].
 pub(crate) const MACHINE_IMAGE: ImageId = ImageId(5);
 const MACHINE_CODE: &str = "machine 40\nquick 2\nspin 1";
@@ -116,6 +119,8 @@ pub(crate) struct World {
     pub(crate) released: BTreeSet<SessionId>,
     /// What modules were prepared for, in order.
     pub(crate) purposes: Vec<Purpose>,
+    /// Forms that were asked for and not given.
+    pub(crate) forms: Vec<(SessionId, FormsOf)>,
     next_sequence: u64,
     next_session: u64,
 }
@@ -144,6 +149,7 @@ impl World {
             actions: Vec::new(),
             released: BTreeSet::new(),
             purposes: Vec::new(),
+            forms: Vec::new(),
             next_sequence: 1,
             next_session: 1,
         }
@@ -328,6 +334,10 @@ impl World {
                     let result = prepare(image, &purpose);
                     self.engine.handle_prepared(&mut self.device, session, module, result);
                 }
+                Action::PrepareForms { session, of, purpose, .. } => {
+                    self.purposes.push(purpose);
+                    self.forms.push((session, of));
+                }
                 Action::Released { session } => {
                     assert!(self.released.insert(session), "{session} released twice")
                 }
@@ -335,6 +345,21 @@ impl World {
                 other => self.actions.push(other),
             }
         }
+    }
+
+    /// Gives the form that was asked for first: a text for the device, or nothing.
+    pub(crate) fn give_form(&mut self, ptx: Option<&str>) {
+        let (session, of) = self.forms.remove(0);
+        let no_form = PrepareError { code: CudaResult::ERROR_INVALID_PTX, text: "no".to_owned() };
+        let result = ptx.ok_or(no_form).map(|ptx| PreparedModule {
+            ptx: ptx.into(),
+            code: None,
+            kernels: vec![kernel("late")],
+            lines: None,
+            later: None,
+        });
+        self.engine.handle_forms(&mut self.device, session, of, result);
+        self.act();
     }
 
     /// What must hold at every moment.
@@ -373,6 +398,7 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
             code: None,
             kernels: kernels().map(kernel).collect(),
             lines: Some(Arc::from([0, 17])),
+            later: None,
         }),
         MACHINE_IMAGE => {
             let names = MACHINE_CODE.lines().map(|line| line.split(' ').next().unwrap());
@@ -388,6 +414,7 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
                 code,
                 kernels: names.map(machine).collect(),
                 lines: None,
+                later: None,
             })
         }
         WIDE_IMAGE => {
@@ -397,7 +424,7 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
                 Purpose::RunWithin(_) => ("wide 10 64", RegisterBound::Settled),
             };
             let kernels = vec![PreparedKernel { registers, ..kernel("wide") }];
-            Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None })
+            Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None, later: None })
         }
         CROWDING_IMAGE | CROWDED_IMAGE => {
             let (ptx, registers) = match purpose {
@@ -409,13 +436,25 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
                 Purpose::RunWithin(_) => ("wide 10 40", RegisterBound::Settled),
             };
             let kernels = vec![PreparedKernel { registers, ..kernel("wide") }];
-            Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None })
+            Ok(PreparedModule { ptx: ptx.into(), code: None, kernels, lines: None, later: None })
+        }
+        LATE_IMAGE => {
+            let (reason, workspace, abort) = (String::new(), false, false);
+            let form = KernelForm::Original { reason, workspace, abort };
+            Ok(PreparedModule {
+                ptx: "late 10".into(),
+                code: None,
+                kernels: vec![PreparedKernel { form, later: true, ..kernel("late") }],
+                lines: None,
+                later: Some(Later { source: Source(Arc::new(())), room_bytes: 10 }),
+            })
         }
         MALFORMED_IMAGE => Ok(PreparedModule {
             ptx: "nonsense".into(),
             code: None,
             kernels: Vec::new(),
             lines: None,
+            later: None,
         }),
         _ => Err(PrepareError {
             code: CudaResult::ERROR_NO_BINARY_FOR_GPU,
@@ -465,6 +504,7 @@ fn kernel(name: &str) -> PreparedKernel {
             _ => Fence::Device,
         },
         registers: RegisterBound::Settled,
+        later: false,
         hash: (name.contains("counted") || name.starts_with("brisk")).then(|| name.into()),
         awaits: name.contains("awaiting") || name == "following",
         follows: name == "following",

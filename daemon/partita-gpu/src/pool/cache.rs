@@ -5,6 +5,7 @@
 
 use super::How;
 use crate::prepare::Prepared;
+use crate::prepare::later::kept_bytes;
 use crate::uploads::Image;
 use lru::LruCache;
 use std::hash::RandomState;
@@ -28,7 +29,9 @@ pub(super) struct Cache {
 /// Bytes of an entry.
 fn bytes(key: &Key, prepared: &Prepared) -> usize {
     let module = &prepared.module;
-    key.image.bytes.len() + module.ptx.len() + module.code.as_ref().map_or(0, |code| code.len())
+    let code = module.code.as_ref().map_or(0, |code| code.len());
+    let later = module.later.as_ref().map_or(0, |later| kept_bytes(&later.source));
+    key.image.bytes.len() + module.ptx.len() + code + later
 }
 
 impl Cache {
@@ -79,8 +82,13 @@ mod tests {
     }
 
     fn prepared(text: &str) -> Arc<Prepared> {
-        let module =
-            PreparedModule { ptx: text.into(), code: None, kernels: Vec::new(), lines: None };
+        let module = PreparedModule {
+            ptx: text.into(),
+            code: None,
+            kernels: Vec::new(),
+            lines: None,
+            later: None,
+        };
         Arc::new(Prepared { module, shapes: Vec::new() })
     }
 

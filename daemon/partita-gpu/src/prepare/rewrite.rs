@@ -1,16 +1,17 @@
 //! From a module's text to the text that the device loads: the forms of its kernels, and what the
 //! engine must know of each.
 //!
-//! A form adds some kilobytes to a kernel, however small the kernel is ([`Sizes`]). So a module
-//! with very many small kernels gets none: its kernels run as they were written, alone. Every step
-//! replaces the module of the step before, which is dropped.
+//! A form adds some kilobytes to a kernel, however small the kernel is ([`Sizes`]). So the kernels
+//! of a module with very many small ones get their forms when they are first launched
+//! ([`super::later`]). Every step replaces the module of the step before, which is dropped.
 
-use super::{Bounds, KernelShape, Prepared, Target, refused};
+use super::later::later;
+use super::{Bounds, KernelShape, MEMORY_PER_BYTE, Prepared, Target, refused};
 use partita_engine::{
     Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
     RegisterBound,
 };
-use partita_model::{CudaResult, Originals, ParamLayout, Sharing};
+use partita_model::{CudaResult, Limits, Originals, ParamLayout, Sharing};
 use partita_ptx::analysis::spin::Spins;
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
@@ -27,28 +28,40 @@ use std::sync::Arc;
 const MOST_COUNTED_TEXT: usize = 8 << 20;
 
 /// Bytes of text that a worker adds to its kernel.
-const WORKER_BYTES: usize = 12 << 10;
+const WORKER_BYTES: u64 = 12 << 10;
 /// Bytes of text that a counting worker beside it adds.
-const COUNTING_BYTES: usize = 16 << 10;
+const COUNTING_BYTES: u64 = 16 << 10;
 /// Bytes that all forms of a module may add, beside [`GROWTH`].
-const LEAST_ROOM: usize = 8 << 20;
+const LEAST_ROOM: u64 = 8 << 20;
 /// Bytes that all forms of a module may add for each byte of its text.
-const GROWTH: usize = 4;
+const GROWTH: u64 = 4;
+/// Bytes of memory for each byte that forms add to a text, while they are prepared.
+const MEMORY_PER_ADDED_BYTE: u64 = 12;
 
 /// What a module has room for.
 struct Sizes {
-    /// Forms at all.
+    /// Forms of all kernels.
     forms: bool,
     /// Forms that count.
     counts: bool,
+    /// Bytes of text that forms may have which come later.
+    room_bytes: u64,
 }
 
 impl Sizes {
-    fn of(kernels: usize, text_bytes: usize) -> Sizes {
-        let room = LEAST_ROOM.saturating_add(text_bytes.saturating_mul(GROWTH));
-        let fits = |bytes: usize| kernels.saturating_mul(bytes) <= room;
-        let counts = text_bytes <= MOST_COUNTED_TEXT && fits(WORKER_BYTES + COUNTING_BYTES);
-        Sizes { forms: fits(WORKER_BYTES), counts }
+    fn of(kernels: usize, text_bytes: usize, limits: &Limits) -> Sizes {
+        let (kernels, text) = (kernels as u64, text_bytes as u64);
+        let memory = u64::from(limits.prepare_mib) << 20;
+        let left = memory.saturating_sub(text.saturating_mul(MEMORY_PER_BYTE));
+        let most = left / MEMORY_PER_ADDED_BYTE;
+        let room = LEAST_ROOM.saturating_add(text.saturating_mul(GROWTH)).min(most);
+        // Each form has the kernel's own text again.
+        let fits = |bytes: u64, forms: u64| {
+            let frames = kernels.saturating_mul(bytes);
+            frames <= room && frames.saturating_add(text.saturating_mul(forms)) <= most
+        };
+        let counts = text_bytes <= MOST_COUNTED_TEXT && fits(WORKER_BYTES + COUNTING_BYTES, 3);
+        Sizes { forms: fits(WORKER_BYTES, 1), counts, room_bytes: room }
     }
 }
 
@@ -76,7 +89,8 @@ pub(super) fn rewrite(
     let facts = facts(&original, &kernels, target, bounds)?;
 
     let confined = target.sharing == Sharing::Spatial && !matches!(purpose, Purpose::Registers(_));
-    let sizes = Sizes::of(kernels.len(), text.len());
+    let sizes = Sizes::of(kernels.len(), text.len(), &bounds.limits);
+    let later = (confined && !sizes.forms).then(|| later(&original, text, &kernels));
     let (module, fences) = fenced(original, &kernels, target, confined);
     bounds.check()?;
     let Beside { module, counting } = match confined && sizes.counts {
@@ -98,11 +112,11 @@ pub(super) fn rewrite(
 
     let report_of: HashMap<&str, &KernelReport> =
         reports.iter().map(|report| (report.name.as_str(), report)).collect();
-    let too_many = (confined && !sizes.forms).then_some("its module has too many small kernels");
     let mut prepared = Vec::with_capacity(kernels.len());
     let mut shapes = Vec::with_capacity(kernels.len());
     let each = kernels.iter().zip(facts).zip(fences).zip(counting);
-    for (((kernel, facts), fence), counting) in each {
+    for ((((kernel, facts), fence), counting), index) in each.zip(0..) {
+        let when = later.as_ref().map(|later| later.check(index));
         let Some(report) = report_of.get(kernel.name.as_str()) else { continue };
         let (shape, form) = match report.rewritten() {
             Some(form) => {
@@ -113,8 +127,13 @@ pub(super) fn rewrite(
                 (KernelShape { form: name, shared_added }, form)
             }
             None => {
-                let reason = too_many.map_or_else(|| reasons(report.refusals()), str::to_owned);
-                let shape = KernelShape { form: "original", shared_added: 0 };
+                let reason = match when {
+                    None => reasons(report.refusals()),
+                    Some(Ok(())) => "its form is not prepared yet".to_owned(),
+                    Some(Err(bound)) => format!("its module has very many kernels, and {bound}"),
+                };
+                let form = if matches!(when, Some(Ok(()))) { "later" } else { "original" };
+                let shape = KernelShape { form, shared_added: 0 };
                 let abort = stoppable.contains(kernel.name.as_str());
                 (shape, KernelForm::Original { reason, workspace: report.workspace, abort })
             }
@@ -135,6 +154,7 @@ pub(super) fn rewrite(
             loops: facts.spins.loops,
             counting: counting.map(Into::into),
             registers: register_bound(kernel, purpose),
+            later: when.is_some_and(|when| when.is_ok()),
             ..prepared_kernel(kernel, form)?
         });
         shapes.push(shape);
@@ -146,6 +166,7 @@ pub(super) fn rewrite(
         code: None,
         kernels: prepared,
         lines: Some(lines.into()),
+        later: later.map(|later| later.keep(sizes.room_bytes)),
     };
     Ok(Prepared { module, shapes })
 }
@@ -316,6 +337,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         gives_up: false,
         loops: true,
         counting: None,
+        later: false,
         name,
         params,
         param_bytes: small(kernel.param_bytes)?,

@@ -217,7 +217,8 @@ impl Client {
     fn launch(&self, kernel: &str, ctas: u32, params: &[u8]) {
         let index =
             self.module.contents.kernels.iter().position(|known| known.name == kernel).unwrap();
-        assert_eq!(self.module.contents.kernels[index].form, "worker");
+        let form = &*self.module.contents.kernels[index].form;
+        assert!(["worker", "later"].contains(&form), "{form}");
         self.session
             .launch(Launch {
                 module: self.module.module,

@@ -9,7 +9,7 @@ use partita_engine::{
     SessionIdentity,
 };
 use partita_gpu::device::sleep;
-use partita_gpu::prepare::{Target, prepare};
+use partita_gpu::prepare::{Target, prepare, prepare_forms};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
@@ -259,6 +259,13 @@ impl Stage {
                     let target = Target { originals, guards, ..Target::of(self.device.as_mut()) };
                     let result = (self.preparer)(target, &purpose);
                     self.engine.handle_prepared(self.device.as_mut(), session, module, result);
+                }
+                Action::PrepareForms { session, of, source, loaded, purpose, guards } => {
+                    let originals = self.engine.originals();
+                    let target = Target { originals, guards, ..Target::of(self.device.as_mut()) };
+                    let result = prepare_forms(&source, of.kernel, &loaded, target, &purpose)
+                        .map(|prepared| prepared.module);
+                    self.engine.handle_forms(self.device.as_mut(), session, of, result);
                 }
                 Action::Released { session } => {
                     self.released.insert(session);
