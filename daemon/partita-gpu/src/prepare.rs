@@ -156,10 +156,11 @@ pub struct KernelShape {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_device::VariableFacts;
     use partita_engine::{
         Fallback, Fence, KernelForm, LoadedModule, PreparedKernel, RegisterBound,
     };
-    use partita_model::ParamLayout;
+    use partita_model::{Bytes, DeviceAddress, ParamLayout};
     use std::collections::BTreeMap;
     use std::fmt::Write;
     use std::sync::Arc;
@@ -515,6 +516,38 @@ DONE:
         let store = bump.ptx.lines().position(|line| line.contains("[%d3], %r5")).unwrap();
         assert_eq!(bump.lines.unwrap()[store], 24, "the line of the whole module");
         assert!(forms(99).is_err());
+    }
+
+    #[test]
+    fn a_later_form_keeps_to_its_window_and_finds_variables() {
+        let mut text =
+            TEXT.replace(".visible .entry bump", ".global .u32 sum;\n.visible .entry bump");
+        text = text.replace("DONE:", "atom.global.add.u32 %r5, [sum], %r5;\nDONE:");
+        for kernel in 0..30 {
+            writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
+        }
+        let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
+        let guards = Guards { cell_bits: Some(39), ends: true };
+        let target = Target { guards, ..forms_only() };
+        let limits = Limits { prepare_mib: 2, ..Limits::default() };
+        let bounds = Bounds { limits, ..Bounds::default() };
+        let module = prepare_within(&image, target, &Purpose::Run, &bounds).unwrap().module;
+        let source = &module.later.as_ref().unwrap().source;
+        let sum = VariableFacts {
+            name: "sum".to_owned(),
+            address: DeviceAddress(0x5_0000_1000),
+            size: Bytes(4),
+        };
+        let forms = |variables| {
+            let loaded = LoadedModule { kernels: Vec::new(), variables };
+            prepare_forms(source, 0, &loaded, target, &Purpose::Run)
+        };
+        let error = forms(Vec::new()).unwrap_err();
+        assert!(error.text.contains("a variable without an address"), "{error}");
+        let bump = forms(vec![sum]).unwrap().module;
+        assert!(matches!(bump.kernels[0].form, KernelForm::Worker { .. }));
+        assert_eq!(bump.kernels[0].fence, Fence::Code);
+        assert!(bump.ptx.contains(&0x5_0000_1000_u64.to_string()), "{}", bump.ptx);
     }
 
     #[test]

@@ -62,7 +62,7 @@ impl KernelReport {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// The kernel is in its new form.
-    Rewritten(Rewrite),
+    Rewritten(Box<Rewrite>),
     /// The pass is applied; the kernel's form stays.
     Applied,
     /// The kernel stayed as it was, for at least one reason.

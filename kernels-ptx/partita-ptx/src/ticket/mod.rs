@@ -62,7 +62,7 @@ pub(crate) fn rewrite(
                 let (control, slot_id) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 bound_registers(&mut out, &kernel, options);
                 let slot = out.text(out.var(slot_id).name);
-                Outcome::Rewritten(Rewrite {
+                Outcome::Rewritten(Box::new(Rewrite {
                     form: KernelForm::Ticket,
                     control,
                     slot: slot_id,
@@ -77,7 +77,7 @@ pub(crate) fn rewrite(
                         format!("{slot}+8"),
                         format!("{slot}+12"),
                     ],
-                })
+                }))
             }
         };
         reports.push(KernelReport::new(&kernel, outcome));

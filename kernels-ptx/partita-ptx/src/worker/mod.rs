@@ -151,7 +151,7 @@ pub(crate) fn rewrite(
                     facts.original.is_kept().then(|| copies.original(&mut out, kernel.func));
                 let (control, slot) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
                 bound_registers(&mut out, &kernel, options);
-                Outcome::Rewritten(Rewrite {
+                Outcome::Rewritten(Box::new(Rewrite {
                     form: KernelForm::Worker,
                     control,
                     slot,
@@ -162,7 +162,7 @@ pub(crate) fn rewrite(
                     shared_added: SLOT_BYTES,
                     blocks: facts.blocks,
                     cta_values: frame.cta_values(&out, out.var(slot).name),
-                })
+                }))
             }
         };
         reports.push(KernelReport { workspace, ..KernelReport::new(&kernel, outcome) });
