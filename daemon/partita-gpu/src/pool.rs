@@ -320,7 +320,7 @@ fn prepare_once(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{ImageKind, TenantId};
+    use partita_model::{ImageKind, ModuleId, TenantId};
     use std::fmt::Write;
 
     const HOW: How =
@@ -334,7 +334,10 @@ mod tests {
 
     /// The outcome of one image.
     fn outcome(pool: &Pool, image: Image) -> Outcome {
-        let wanted = Wanted::Module(ModuleHandle(5), image);
+        outcome_of(pool, Wanted::Module(ModuleHandle(5), image))
+    }
+
+    fn outcome_of(pool: &Pool, wanted: Wanted) -> Outcome {
         pool.submit(OWNER, wanted, Purpose::Run, HOW);
         let news = pool.news();
         let mut news = [rustix::event::PollFd::new(&news, rustix::event::PollFlags::IN)];
@@ -353,6 +356,30 @@ mod tests {
         assert_eq!((outcome.session, outcome.of), (SessionId(4), Of::Module(ModuleHandle(5))));
         let error = outcome.result.unwrap_err();
         assert_eq!(error.code, CudaResult::ERROR_INVALID_PTX);
+    }
+
+    #[test]
+    fn forms_of_a_kernel_are_kept_by_content_and_bounded() {
+        let mut pool = Pool::start(1, partita_model::Sharing::Spatial.into(), None).unwrap();
+        let mut text = ".version 8.0\n.target sm_75\n.address_size 64\n".to_owned();
+        for kernel in 0..30 {
+            writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
+        }
+        pool.set_limits(&Limits { prepare_mib: 2, ..Limits::default() });
+        let module = outcome(&pool, image(&text)).result.unwrap().module.clone();
+        let source = module.later.expect("the forms of 30 kernels take more").source;
+        let forms = |pool: &Pool, kernel| {
+            let of = FormsOf { module: ModuleId(7), kernel };
+            let loaded = LoadedModule { kernels: Vec::new(), variables: Vec::new() };
+            let outcome = outcome_of(pool, Wanted::Forms(of, source.clone(), Arc::new(loaded)));
+            assert_eq!(outcome.of, Of::Forms(of));
+            outcome.result.map(|prepared| prepared.module.ptx.to_string())
+        };
+        let first = forms(&pool, 3).unwrap();
+        pool.set_limits(&Limits { prepare_ms: 0, ..Limits::default() });
+        assert_eq!(forms(&pool, 3).unwrap(), first, "kept");
+        let error = forms(&pool, 4).unwrap_err();
+        assert!(error.text.contains("prepare_ms"), "{error}");
     }
 
     #[test]
