@@ -6,7 +6,7 @@ use std::fmt::Write;
 /// Kernels of the text, some 150 bytes each.
 const KERNELS: usize = 20_000;
 /// Bytes of memory for each byte of PTX.
-const MOST_PER_BYTE: u64 = 24;
+const MOST_PER_BYTE: u64 = 10;
 
 /// The most memory that this process has had, in bytes; `None` where the system does not tell.
 fn peak() -> Option<u64> {

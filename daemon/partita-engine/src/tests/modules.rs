@@ -136,6 +136,26 @@ fn without_a_form_a_kernel_runs_as_it_was_written() {
 }
 
 #[test]
+fn a_form_from_later_takes_every_block_too() {
+    let mut world = World::new(4);
+    let session = late(&mut world);
+    let late = |registers| Arc::new(BTreeMap::from([(Arc::from("late"), registers)]));
+    for text in ["late 10 72", "late 9 64", "late 8 64"] {
+        world.give_form(Some(text));
+        world.step();
+    }
+    assert_eq!(world.synchronize(session), 0);
+    assert_eq!(
+        world.purposes[1..],
+        [Purpose::Run, Purpose::Registers(late(72)), Purpose::RunWithin(late(64))]
+    );
+    let [_, _, modules, _] = world.device.leftovers();
+    assert_eq!((modules, world.forms.len()), (2, 0), "the module and the last form");
+    assert_eq!(form_of(&world, 0), ("worker".to_owned(), 1));
+    world.finish();
+}
+
+#[test]
 fn a_module_may_go_while_a_launch_waits_for_its_form() {
     let mut world = World::new(4);
     let session = late(&mut world);

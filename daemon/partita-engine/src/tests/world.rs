@@ -120,7 +120,7 @@ pub(crate) struct World {
     /// What modules were prepared for, in order.
     pub(crate) purposes: Vec<Purpose>,
     /// Forms that were asked for and not given.
-    pub(crate) forms: Vec<(SessionId, FormsOf)>,
+    pub(crate) forms: Vec<(SessionId, FormsOf, Purpose)>,
     next_sequence: u64,
     next_session: u64,
 }
@@ -335,8 +335,8 @@ impl World {
                     self.engine.handle_prepared(&mut self.device, session, module, result);
                 }
                 Action::PrepareForms { session, of, purpose, .. } => {
-                    self.purposes.push(purpose);
-                    self.forms.push((session, of));
+                    self.purposes.push(purpose.clone());
+                    self.forms.push((session, of, purpose));
                 }
                 Action::Released { session } => {
                     assert!(self.released.insert(session), "{session} released twice")
@@ -349,12 +349,16 @@ impl World {
 
     /// Gives the form that was asked for first: a text for the device, or nothing.
     pub(crate) fn give_form(&mut self, ptx: Option<&str>) {
-        let (session, of) = self.forms.remove(0);
+        let (session, of, purpose) = self.forms.remove(0);
+        let registers = match purpose {
+            Purpose::RunWithin(_) => RegisterBound::Settled,
+            Purpose::Run | Purpose::Registers(_) => RegisterBound::Nothing,
+        };
         let no_form = PrepareError { code: CudaResult::ERROR_INVALID_PTX, text: "no".to_owned() };
         let result = ptx.ok_or(no_form).map(|ptx| PreparedModule {
             ptx: ptx.into(),
             code: None,
-            kernels: vec![kernel("late")],
+            kernels: vec![PreparedKernel { registers, ..kernel("late") }],
             lines: None,
             later: None,
         });
