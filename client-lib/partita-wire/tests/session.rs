@@ -216,6 +216,7 @@ fn large_answers_come_in_parts_and_slow_readers_are_waited_for() {
     assert!(server.is_blocked(), "1.8 MB do not fit in a ring of 128 KiB");
     send(&mut client, Request::MemInfo, true);
     assert_eq!(server.poll_request(), Ok(None), "no further request before answers are read");
+    assert!(!server.has_request(), "and nothing to wake up for");
     let mut answers = 0;
     for _ in 0..1000 {
         assert!(server.prepare_to_sleep().unwrap() || !server.is_blocked());
@@ -235,6 +236,37 @@ fn large_answers_come_in_parts_and_slow_readers_are_waited_for() {
         }
     }
     panic!("{answers} of 4 answers came");
+}
+
+#[test]
+fn a_request_or_a_breach_is_seen_before_it_is_taken() {
+    let (mut server, mut client, raw) = session(SMALL);
+    assert!(!server.has_request());
+    send(&mut client, Request::MemInfo, false);
+    assert!(server.has_request() && server.has_request());
+    assert!(server.poll_request().unwrap().is_some());
+    assert!(!server.has_request());
+    raw.store(server.layout().command_ring().tail, u64::MAX, Ordering::Release);
+    assert!(server.has_request());
+    assert!(matches!(server.poll_request(), Err(Violation::Ring { .. })));
+}
+
+#[test]
+fn requests_without_an_answer_have_a_bound() {
+    let (mut server, mut client, _) = session(SMALL);
+    let ask = |server: &mut ServerSession, client: &mut ClientEnd| {
+        send(client, Request::MemInfo, true);
+        server.poll_request().unwrap().map(|incoming| incoming.sequence)
+    };
+    for number in 1..=1 << 16 {
+        assert_eq!(ask(&mut server, &mut client), Some(Sequence(number)));
+    }
+    assert_eq!(ask(&mut server, &mut client), None, "65,536 wait");
+    assert!(!server.has_request() && server.prepare_to_sleep().unwrap());
+    server.reply(Sequence(7), Ok(&Reply::Done)).unwrap();
+    assert!(server.has_request());
+    let next = server.poll_request().unwrap().map(|incoming| incoming.sequence);
+    assert_eq!(next, Some(Sequence((1 << 16) + 1)));
 }
 
 #[test]
