@@ -352,6 +352,29 @@ mod tests {
     }
 
     #[test]
+    fn words_lie_on_their_page_and_no_line_has_two_writers() {
+        use word::*;
+        let daemon = [
+            COMMAND_HEAD,
+            DAEMON_SLEEPS,
+            REPLY_ROOM_WANTED,
+            REPLY_TAIL,
+            COMPLETED,
+            STICKY_CODE,
+            STICKY_SEQUENCE,
+            NEWS,
+        ];
+        let client = [COMMAND_TAIL, REPLY_HEAD, CLIENT_SLEEPS, COMMAND_ROOM_WANTED, CLIENT_SAW];
+        let mut words: Vec<usize> = daemon.into_iter().chain(client).collect();
+        assert!(words.iter().all(|at| (4096..8192).contains(at) && at.is_multiple_of(8)));
+        words.sort_unstable();
+        assert!(words.is_sorted_by(|one, next| one < next), "no word twice: {words:?}");
+        let line = |at: usize| at / 128;
+        let shared = daemon.iter().find(|at| client.iter().any(|of| line(*of) == line(**at)));
+        assert_eq!(shared, None);
+    }
+
+    #[test]
     #[should_panic = "event slot 7 does not exist"]
     fn slots_end() {
         Layout::new(Sizes { event_slots: 7, ..Sizes::default() }).unwrap().event_slot(7);

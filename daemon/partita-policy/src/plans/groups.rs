@@ -141,6 +141,13 @@ mod tests {
             &[1],
             &[SmSet::range(0, 24), SmSet::range(24, 8)],
         );
+        // Half of a group is enough for one more.
+        check(
+            &[SmSet::range(0, 20), SmSet::range(20, 12)],
+            &four,
+            &[1],
+            &[SmSet::range(0, 24), SmSet::range(24, 8)],
+        );
         check(
             &[SmSet::range(0, 2), SmSet::range(2, 30)],
             &four,
