@@ -174,6 +174,15 @@ mod tests {
     }
 
     #[test]
+    fn an_application_gets_the_groups_of_which_it_has_most() {
+        let parts = [SmSet::range(0, 8), SmSet::range(8, 8)];
+        check(&parts, &groups(2, 8), &[2], &parts);
+        // What nobody misses stays whose it was, beside the group.
+        let parts = [SmSet::range(0, 13), SmSet::range(13, 11)];
+        check(&parts, &groups(3, 8), &[2], &parts);
+    }
+
+    #[test]
     fn nobody_is_left_without() {
         check(
             &[SmSet::range(0, 7), SmSet::range(7, 1)],
