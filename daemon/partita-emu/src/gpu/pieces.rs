@@ -6,7 +6,7 @@ use partita_device::Work;
 use partita_model::DeviceAddress;
 
 /// Bytes of a piece. The host writes them in about the time of a turn of all SMs.
-const PIECE: u64 = 1 << 20;
+const PIECE: u64 = 256 << 10;
 
 /// The first piece of an operation on memory, and what is left of it.
 pub(super) fn first(work: Work) -> (Work, Option<Work>) {
