@@ -151,4 +151,10 @@ impl Engine {
     pub fn operations(&self, session: SessionId) -> usize {
         self.machines.sessions.get(session).map_or(0, |session| session.operations())
     }
+
+    /// Streams of a session that have something queued and wait for no other stream of it.
+    #[must_use]
+    pub fn queued_streams(&self, session: SessionId) -> usize {
+        self.machines.sessions.get(session).map_or(0, |session| session.queued_streams())
+    }
 }

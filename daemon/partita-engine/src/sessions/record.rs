@@ -126,6 +126,11 @@ impl Session {
         self.operations
     }
 
+    /// Streams that have something queued and wait for no other stream of the session.
+    pub(crate) fn queued_streams(&self) -> usize {
+        self.backlog.len()
+    }
+
     /// Whether one of a kernel's parameters is an address in host memory.
     pub(crate) fn names_host(&self, params: &[u8]) -> bool {
         self.window.names_host(params)

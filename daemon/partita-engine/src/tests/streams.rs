@@ -2,7 +2,7 @@
 
 use super::world::{ALONE, LONG, World};
 use crate::{Action, EventHandle, Request, Sequence, StreamHandle, StreamKind};
-use partita_model::{SessionId, StreamId};
+use partita_model::SessionId;
 
 /// Streams in a chain.
 const STREAMS: u64 = 50;
@@ -33,13 +33,6 @@ fn chain(world: &mut World, session: SessionId) {
     }
 }
 
-/// Streams of a session that a pump looks at.
-fn looked_at(world: &World, session: SessionId) -> usize {
-    let sessions = &world.engine.machines.sessions;
-    let next = |from: &StreamId| sessions.backlog_from(session, StreamId(from.0 + 1));
-    std::iter::successors(sessions.backlog_from(session, StreamId(0)), next).count()
-}
-
 fn recorded(world: &World) -> Vec<u64> {
     let events = world.actions.iter().filter_map(|action| match action {
         Action::EventRecorded { event, .. } => Some(event.0),
@@ -57,10 +50,25 @@ fn a_chain_of_streams_goes_on_in_its_order() {
     world.start(other, 0, ALONE, 8);
     chain(&mut world, session);
     assert!(recorded(&world).is_empty());
-    let looked_at = looked_at(&world, session);
+    let looked_at = world.engine.queued_streams(session);
     assert!(looked_at <= 2, "{looked_at} streams, where one can go on");
     assert_eq!(world.synchronize(session), 0);
     assert_eq!(recorded(&world), (1..=STREAMS).collect::<Vec<_>>());
+    world.finish();
+}
+
+#[test]
+fn streams_that_wait_for_room_are_counted() {
+    let mut world = World::new(4);
+    let (other, _) = world.session();
+    let session = with_streams(&mut world);
+    world.start(other, 0, ALONE, 8);
+    for number in 1..=STREAMS {
+        world.start(session, number, LONG, 2);
+    }
+    assert_eq!(world.engine.queued_streams(session) as u64, STREAMS);
+    assert_eq!(world.synchronize(session), 0);
+    assert_eq!(world.engine.queued_streams(session), 0);
     world.finish();
 }
 

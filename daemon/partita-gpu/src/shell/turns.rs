@@ -7,9 +7,9 @@
 //! Elsewhere sessions are served as they come.
 //!
 //! A session with [`MOST_OPERATIONS`] queued or in flight is *held*: its ring is not read before
-//! some are done. When the ring is full, the program waits, as in CUDA. A session is not held while
-//! one of its streams stands at a gate, because the record that opens the gate comes through the
-//! ring.
+//! some are done. So is a session of which [`MOST_STREAMS`] streams wait for room on the device.
+//! When the ring is full, the program waits, as in CUDA. A session is not held while one of its
+//! streams stands at a gate, because the record that opens the gate comes through the ring.
 
 use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
 use crate::host_time::{Moment, Pacer};
@@ -36,10 +36,16 @@ const LOOK_AFTER: usize = 8;
 
 /// A session with this many operations is held. Its operations then take about 10 MB.
 const MOST_OPERATIONS: usize = 1 << 14;
+/// A session with this many streams that wait for room is held. The engine looks at each of them
+/// when an operation ends. A GPU takes the work of a process from no more queues (CUDA C++
+/// Programming Guide, `CUDA_DEVICE_MAX_CONNECTIONS`).
+const MOST_STREAMS: usize = 32;
 
 impl Seat {
     fn is_held(&self, engine: &Engine, id: SessionId) -> bool {
-        let is_full = engine.operations(id) >= MOST_OPERATIONS && !self.session.is_at_gate();
+        let is_full =
+            engine.operations(id) >= MOST_OPERATIONS || engine.queued_streams(id) >= MOST_STREAMS;
+        let is_full = is_full && !self.session.is_at_gate();
         (is_full || engine.holds_module(id)) && !self.died
     }
 
