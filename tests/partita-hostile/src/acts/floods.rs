@@ -93,11 +93,15 @@ pub fn streams(attack: &mut Attack) -> Outcome {
     let client = Client::connect(attack)?;
     let session = &client.session;
     let event = attack.tally.count(session.create_event())?;
+    // Each waits for the one before, or none does.
+    let is_chain = attack.random.below(2) == 0;
     loop {
         let mut streams = Vec::new();
         for _ in 0..STREAMS {
             let stream = attack.tally.count(session.create_stream(true, 0))?;
-            attack.tally.count(session.wait_event(stream, event))?;
+            if is_chain {
+                attack.tally.count(session.wait_event(stream, event))?;
+            }
             let shape = Shape { stream, ..Shape::of(1) };
             attack.tally.count(client.launch("tiny", &shape, client.data, &[]))?;
             attack.tally.count(session.record_event(event, stream))?;

@@ -38,7 +38,7 @@ pub enum Act {
     AllocFlood,
     /// Launches of one CTA that returns at once; nobody waits for them.
     LaunchFlood,
-    /// Streams and events that wait for each other.
+    /// Streams and events, hundreds at once; some wait for each other.
     StreamFlood,
     /// Connections that are dropped at each point of the handshake.
     HandshakeFlood,
