@@ -37,9 +37,9 @@ const LOOK_AFTER: usize = 8;
 /// A session with this many operations is held. Its operations then take about 10 MB.
 const MOST_OPERATIONS: usize = 1 << 14;
 /// A session with this many streams that wait for room is held. The engine looks at each of them
-/// when an operation ends. A GPU takes the work of a process from no more queues (CUDA C++
-/// Programming Guide, `CUDA_DEVICE_MAX_CONNECTIONS`).
-const MOST_STREAMS: usize = 32;
+/// when an operation ends. No GPU runs more grids at once (CUDA C++ Programming Guide, "Technical
+/// Specifications per Compute Capability"). A smaller number would make a program's queries wait.
+const MOST_STREAMS: usize = 128;
 
 impl Seat {
     fn is_held(&self, engine: &Engine, id: SessionId) -> bool {
