@@ -35,7 +35,7 @@ impl Daemon {
             .map_err(io("opening the folder"))?;
         let config = at.join("partitad.toml");
         let memory = play.host_memory_mib;
-        // A third of it for one module's text keeps the machine safe as well.
+        // The machine has other work: modules and users get a part of this memory.
         let text = format!(
             "[policy]\npartitioner = \"{}\"\nhost_memory_mib = {memory}\nprepare_mib = {}\n\n\
              [[policy.host_memory]]\nmib = {}\n",

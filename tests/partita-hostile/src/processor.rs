@@ -1,5 +1,5 @@
 //! Processor time of a thread, as Linux counts it (`Documentation/scheduler/sched-stats.rst`,
-//! "/proc/<pid>/schedstat").
+//! `/proc/PID/schedstat`).
 
 use std::time::Duration;
 
