@@ -501,25 +501,35 @@ mod tests {
 
     #[test]
     fn a_record_has_a_header_and_no_more_than_there_is() {
-        let read = |length: u32, tail: u64, limit: usize| {
-            let memory = Plain::new();
-            let mut consumer = Consumer::new(&memory, SPEC, limit);
-            let header = Header { length, kind: 0, flags: 0, sequence: 0 };
-            Memory::write(&&memory, DATA, header.as_bytes());
-            memory.set(TAIL, tail);
-            let mut body = Vec::new();
-            consumer.pop(&mut body).map(|header| header.map(|_| body.len()))
-        };
-        let fault = |length, limit| Err(RingFault::Length { length, at: 0, limit });
-        assert_eq!(read(16, 16, 64), Ok(Some(0)));
-        assert_eq!(read(17, 24, 64), Ok(Some(1)));
-        assert_eq!(read(64, 128, 64), Ok(Some(48)));
-        assert_eq!(read(0, 0, 64), Ok(None));
-        assert_eq!(read(15, 16, 64), fault(15, 16));
-        assert_eq!(read(17, 16, 64), fault(17, 16));
-        assert_eq!(read(65, 128, 64), fault(65, 64));
-        assert_eq!(read(u32::MAX, 128, 64), fault(u32::MAX, 64));
-        assert_eq!(read(16, 8, 64), fault(0, 8));
+        // At the ring's beginning, and behind two records of a header each.
+        for before in [0, 2] {
+            let at = before * HEADER_BYTES as u64;
+            let read = |length: u32, present: u64, limit: usize| {
+                let memory = Plain::new();
+                let mut consumer = Consumer::new(&memory, SPEC, limit);
+                for (place, length) in [(0, 16), (16, 16), (at, length)] {
+                    let header = Header { length, kind: 0, flags: 0, sequence: 0 };
+                    let (place, _) = super::place(&SPEC, place);
+                    Memory::write(&&memory, place, header.as_bytes());
+                }
+                memory.set(TAIL, at + present);
+                let mut body = Vec::new();
+                for _ in 0..before {
+                    assert!(consumer.pop(&mut body).unwrap().is_some());
+                }
+                consumer.pop(&mut body).map(|header| header.map(|_| body.len()))
+            };
+            let fault = |length, limit| Err(RingFault::Length { length, at, limit });
+            assert_eq!(read(16, 16, 64), Ok(Some(0)));
+            assert_eq!(read(17, 24, 64), Ok(Some(1)));
+            assert_eq!(read(64, 96, 64), Ok(Some(48)));
+            assert_eq!(read(16, 0, 64), Ok(None));
+            assert_eq!(read(15, 16, 64), fault(15, 16));
+            assert_eq!(read(17, 16, 64), fault(17, 16));
+            assert_eq!(read(65, 96, 64), fault(65, 64));
+            assert_eq!(read(u32::MAX, 96, 64), fault(u32::MAX, 64));
+            assert_eq!(read(16, 8, 64), fault(0, 8));
+        }
     }
 
     #[test]
