@@ -1,5 +1,4 @@
-//! Where windows lie among the addresses: each in a cell of its own
-//! ([`margin_bytes`](partita_ptx::fence::margin_bytes)).
+//! Where windows lie among the addresses: each in a cell of its own ([`margin_bytes`]).
 //!
 //! Full cells take the lower part of the addresses, small cells the upper part. What strays from a
 //! full cell would skip a small cell's margin, so the widest margin lies between the two parts, and
