@@ -437,6 +437,21 @@ mod tests {
     }
 
     #[test]
+    fn a_record_across_the_end_goes_on_at_the_beginning() {
+        // The memory ends with the ring: a write behind it would fail.
+        let memory = Plain::new();
+        let (mut producer, mut consumer) = ends(&memory, 64);
+        let mut body = Vec::new();
+        for sequence in 0..32 {
+            let sent: Vec<u8> = (sequence..sequence + 24).collect();
+            assert_eq!(producer.push(1, 0, sequence.into(), &sent), Ok(true));
+            assert!(consumer.pop(&mut body).unwrap().is_some());
+            assert_eq!(body, sent);
+            assert!(consumer.publish());
+        }
+    }
+
+    #[test]
     fn a_writer_believes_no_impossible_index() {
         let distance = |theirs| Err(RingFault::Distance { theirs, ours: 64, capacity: CAPACITY });
         for (theirs, expected) in [
