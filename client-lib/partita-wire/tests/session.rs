@@ -270,6 +270,18 @@ fn requests_without_an_answer_have_a_bound() {
 }
 
 #[test]
+fn an_answer_over_its_bound_becomes_an_error() {
+    let (mut server, mut client, _) = session(SMALL);
+    let refused = vec![(String::new(), "x".repeat(30_000)); 600];
+    let reply = Reply::Module(ModuleReply { refused, ..ModuleReply::default() });
+    let sequence = send_and_read(&mut server, &mut client);
+    server.reply(sequence, Ok(&reply)).unwrap();
+    let error = client.replies.poll().unwrap().unwrap().outcome.unwrap_err();
+    assert_eq!(error.code, code::OUT_OF_MEMORY);
+    assert!(error.text.contains("split the module"), "{error}");
+}
+
+#[test]
 fn a_client_that_never_reads_is_ended() {
     let (mut server, mut client, _) = session(SMALL);
     let module = ModuleReply {
