@@ -11,7 +11,9 @@
 //! - A worker launch waits while an original of another application is in flight, or waits with a
 //!   lower ticket.
 //! - An original waits while anything of another application is in flight, or while an original of
-//!   another application waits with a lower ticket.
+//!   another application waits with a lower ticket. Where its own application has originals in
+//!   flight, it waits for every launch with a lower ticket: originals that overlap would keep the
+//!   device for ever.
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
 //! Nobody starves: only finitely many launches hold a lower ticket, and none is added. Nobody
@@ -67,8 +69,9 @@ impl Launches {
                 // An own launch goes first, another's original too.
                 && before.all(|w| w.is_confined != (w.application == application));
         }
+        let follows = own.originals > 0;
         others_originals + (self.in_flight.confined - own.confined) == 0
-            && before.all(|w| w.is_confined || w.application == application)
+            && before.all(|w| w.application == application || w.is_confined && !follows)
     }
 
     /// A launch has started.

@@ -14,5 +14,6 @@ mod requests;
 mod resize;
 mod streams;
 mod tickets;
+mod turns;
 mod watchdog;
 mod world;
