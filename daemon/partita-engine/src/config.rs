@@ -10,6 +10,10 @@ pub struct EngineConfig {
     pub window: Option<Bytes>,
     /// Time for which an application without work keeps its SMs. Then it lends them.
     pub idle_grace: Nanos,
+    /// Whether applications whose kernels run alone give others their share of time. Such a kernel
+    /// then waits on an idle device, and the caller has to let time pass
+    /// ([`crate::Engine::awaits_timer`]).
+    pub rests: bool,
     /// Time between two looks at running launches while SMs change hands. A resize takes this time
     /// beyond the last task. It is well below the latency of a launch: CTAs of a helper grid that
     /// land on an SM before the engine has seen it free leave the SM again.
@@ -59,6 +63,7 @@ impl Default for EngineConfig {
         EngineConfig {
             window: None,
             idle_grace: Nanos(1_000_000),
+            rests: false,
             handover_tick: Nanos(1_000),
             unsettled_tick: Nanos(10_000),
             settled_tick: Nanos(50_000),

@@ -111,7 +111,7 @@ impl Engine {
     }
 
     /// The device time at which [`Engine::handle_timer`] wants to be called. It matters only while
-    /// the device is busy: an idle device needs no timer to go on.
+    /// the device is busy, or while [`Engine::awaits_timer`] says so.
     #[must_use]
     pub fn next_timer(&self) -> Option<Nanos> {
         let due = self.machines.policy_due(self.common.config.idle_grace);

@@ -24,7 +24,7 @@ use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Guards, Horizon};
 use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose};
 use partita_model::request::{ImageId, ModuleHandle};
-use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId};
+use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId, Timekeeping};
 use partita_wire::BellState;
 use partita_wire::message::MessageError;
 use partita_wire::supervise::FromGpu;
@@ -196,7 +196,8 @@ impl Shell {
         let measured = (device.facts().kind == DeviceKind::Cuda)
             .then(|| calibration::obtain(text, device.as_mut(), store.as_deref()));
         // The configuration says whether its policy wants profiles.
-        let config = EngineConfig { profiling: false, ..EngineConfig::default() };
+        let rests = device.facts().timekeeping != Timekeeping::Off;
+        let config = EngineConfig { profiling: false, rests, ..EngineConfig::default() };
         let mut engine = Engine::new(config, device.as_mut())?;
         match engine.set_trace(device.as_mut(), true) {
             Ok(()) | Err(DeviceError::Unsupported(_)) => {}

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 /// Acts that take more than a fifth of the speed of healthy programs.
-const SLOWING: [&str; 3] = ["originals", "stopped", "killed-copying"];
+const SLOWING: [&str; 2] = ["stopped", "killed-copying"];
 /// The same on a device without time.
 const SLOWING_WITHOUT_TIME: [&str; 5] =
     ["originals", "module-flood", "stream-flood", "managed-memory", "device-memory"];

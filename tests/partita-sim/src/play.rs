@@ -79,7 +79,10 @@ fn setup(random: &mut Random) -> Result<(EmulatedGpu, EngineConfig), String> {
         1 => Originals::Alone,
         _ => Originals::Short,
     };
-    let config = EngineConfig { trace_entries: 1 << 22, originals, ..EngineConfig::default() };
+    // Rests end by timers.
+    let rests = timing == Timing::On;
+    let config =
+        EngineConfig { trace_entries: 1 << 22, originals, rests, ..EngineConfig::default() };
     Ok((EmulatedGpu::new(spec, options), config))
 }
 

@@ -13,12 +13,13 @@
 //! - An original waits while anything of another application is in flight, or while an original of
 //!   another application waits with a lower ticket. Where its own application has originals in
 //!   flight, it waits for every launch with a lower ticket: originals that overlap would keep the
-//!   device for ever.
+//!   device for ever. Where its application rests, it waits for the end of the rest, and
+//!   no turn goes on while others wait ([`super::turns`]). Nobody waits for an original that rests.
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
-//! Nobody starves: only finitely many launches hold a lower ticket, and none is added. Nobody
-//! deadlocks: the launch with the lowest ticket waits only for what is in flight, and what is in
-//! flight ends without it.
+//! Nobody starves: only finitely many launches hold a lower ticket, none is added, and a rest ends.
+//! Nobody deadlocks: the launch with the lowest ticket waits only for what is in flight, which ends
+//! without it, and for the end of a rest.
 
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
@@ -62,32 +63,52 @@ impl Launches {
         }
         let own = self.of.get(&application).copied().unwrap_or_default();
         let others_originals = self.in_flight.originals - own.originals;
+        let now = turn.now();
+        let rests = |w: &&Waiting| !w.is_confined && self.turns.is_resting(w.application, now);
         let mut before = self.waiting.range(..id).map(|(_, waiting)| waiting);
         if is_confined {
+            let mut before = before.filter(|w| w.application == application || !rests(w));
             return others_originals == 0
                 && !self.starved.values().any(|starved| *starved == application)
                 // An own launch goes first, another's original too.
                 && before.all(|w| w.is_confined != (w.application == application));
         }
         let follows = own.originals > 0;
+        // Where applications rest, what came before others does not make their turns longer.
+        let is_asked_for = |w: &Waiting| w.application != application && !rests(&w);
+        if follows && turn.config().rests && self.waiting.values().any(is_asked_for) {
+            return false;
+        }
         others_originals + (self.in_flight.confined - own.confined) == 0
-            && before.all(|w| w.application == application || w.is_confined && !follows)
+            && !self.turns.is_resting(application, now)
+            && before
+                .all(|w| w.application == application || rests(&w) || w.is_confined && !follows)
     }
 
     /// A launch has started.
-    pub(super) fn took_off(&mut self, application: ApplicationId, is_confined: bool) {
+    pub(super) fn took_off(&mut self, application: ApplicationId, is_confined: bool, now: Nanos) {
+        if !is_confined {
+            self.turns.begin(application, now);
+        }
         *self.in_flight.of_mut(is_confined) += 1;
         *self.of.entry(application).or_default().of_mut(is_confined) += 1;
     }
 
-    /// A launch is gone.
-    pub(super) fn landed(&mut self, application: ApplicationId, is_confined: bool) {
+    /// A launch is gone. The time of its application's turn, if that ends with it.
+    pub(super) fn landed(
+        &mut self,
+        application: ApplicationId,
+        is_confined: bool,
+        now: Nanos,
+    ) -> Option<Nanos> {
         *self.in_flight.of_mut(is_confined) -= 1;
         let own = self.of.entry(application).or_default();
         *own.of_mut(is_confined) -= 1;
+        let is_last = own.originals == 0;
         if own.total() == 0 {
             self.of.remove(&application);
         }
+        is_last.then(|| self.turns.end(application, now)).flatten()
     }
 
     /// Whether other applications have launches in flight.

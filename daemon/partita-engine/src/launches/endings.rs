@@ -11,7 +11,7 @@ use crate::sessions::program_line;
 use crate::turn::{Bug, Turn};
 use partita_device::{Fault, FaultKind};
 use partita_model::control::FAULT_ASSERT;
-use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, LaunchId, SessionId};
+use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, LaunchId, Nanos, SessionId};
 
 /// What the end of a main grid has shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -31,6 +31,8 @@ pub(crate) struct Over {
 /// A launch that is gone.
 pub(crate) struct Gone {
     pub(crate) launch: Box<Launch>,
+    /// The time for which its application had the device alone, if that ends with it.
+    pub(crate) turn: Option<Nanos>,
 }
 
 impl Gone {
@@ -126,7 +128,7 @@ impl Launches {
             return Ok(None);
         }
         let launch = self.records.remove(&id).ok_or(Bug::NoLaunch(id))?;
-        self.landed(launch.place.application, launch.is_confined());
+        let took = self.landed(launch.place.application, launch.is_confined(), turn.now());
         match &launch.run {
             Run::Worker(_) | Run::Ticket(_) => {
                 handover.ledger_mut().leave(launch.place.stream, id)?;
@@ -147,7 +149,7 @@ impl Launches {
         if self.is_anyone_waiting() {
             turn.push(Effect::PumpWaiting);
         }
-        Ok(Some(Gone { launch }))
+        Ok(Some(Gone { launch, turn: took }))
     }
 
     /// A fault in terms of the program's own kernel, as far as known.

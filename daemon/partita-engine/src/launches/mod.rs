@@ -31,6 +31,7 @@ mod original;
 mod params;
 mod spec;
 mod ticket;
+mod turns;
 mod watchdog;
 mod worker;
 
@@ -56,6 +57,7 @@ use partita_model::{
 };
 use spec::{Claims, Run};
 use std::collections::{BTreeMap, BTreeSet};
+use turns::Turns;
 
 /// The machine of launches.
 pub(crate) struct Launches {
@@ -77,6 +79,7 @@ pub(crate) struct Launches {
     latency: Latency,
     side_streams: BTreeMap<SessionId, SideStreams>,
     tick_at: Option<Nanos>,
+    turns: Turns,
 }
 
 impl Launches {
@@ -94,6 +97,7 @@ impl Launches {
             latency: Latency::new(turn.config().handover_tick, turn.config().unsettled_tick),
             side_streams: BTreeMap::new(),
             tick_at: None,
+            turns: Turns::default(),
         })
     }
 
@@ -112,9 +116,9 @@ impl Launches {
         self.tick_at = earliest(self.tick_at, at);
     }
 
-    /// Sets the next look, after one has ended. Without running launches there is none.
-    pub(crate) fn look_again(&mut self, at: Nanos) {
-        self.tick_at = (!self.front.is_empty()).then_some(at);
+    /// Sets the next look, after one has ended: at `at` if launches run, or at the end of a rest.
+    pub(crate) fn look_again(&mut self, at: Nanos, rested: Option<Nanos>) {
+        self.tick_at = (!self.front.is_empty()).then_some(at).into_iter().chain(rested).min();
     }
 
     /// The window of control blocks.
@@ -342,6 +346,7 @@ impl Launches {
     /// Forgets an application.
     pub(crate) fn forget_application(&mut self, id: ApplicationId) {
         self.grouped.remove(&id);
+        self.turns.forget(id);
     }
 
     /// The device is gone, and everything on it.

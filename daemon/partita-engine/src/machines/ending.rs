@@ -139,6 +139,11 @@ impl Machines {
     fn finish(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<(), Bug> {
         let gone = self.launches.finish(turn, &mut self.handover, id)?;
         let Some(gone) = gone else { return Ok(()) };
+        if let Some(took) = gone.turn.filter(|_| turn.config().rests) {
+            let application = gone.launch.place().application;
+            let others = self.launches.others_at_work(application, self.observer.active());
+            self.launches.rest(application, (took, others), turn.now());
+        }
         self.let_modules_in(turn);
         if let Some((session, barrier)) = gone.barrier() {
             self.sessions.free_zeroed(turn, session, barrier);

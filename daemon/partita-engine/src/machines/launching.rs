@@ -256,6 +256,10 @@ impl Machines {
                     }
                     Start::Wait(pending) | Start::Demoted(pending) => {
                         self.launches.wait_for_turn(place, &pending);
+                        let (now, grace) = (turn.now(), turn.config().idle_grace);
+                        if let Some(at) = self.launches.end_of_rest(now, grace) {
+                            self.launches.look_by(at);
+                        }
                         self.sessions.put_back(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
                     }
@@ -284,7 +288,12 @@ impl Machines {
 
     /// Starts a launch, if it may go and has room: in its form, or as it was written.
     fn start(&mut self, turn: &mut Turn<'_>, place: Place, mut pending: Box<Pending>) -> Start {
-        if !self.launches.may_go(turn, place, pending.is_confined()) {
+        let is_confined = pending.is_confined();
+        let application = place.application;
+        if !is_confined && self.launches.others_at_work(application, self.observer.active()) == 0 {
+            self.launches.end_rest(application);
+        }
+        if !self.launches.may_go(turn, place, is_confined) {
             return Start::Wait(pending);
         }
         let (id, kind) = (pending.spec.id, pending.kind());

@@ -45,7 +45,8 @@ impl Machines {
             (false, true) => config.unsettled_tick,
             (false, false) => config.settled_tick,
         };
-        self.launches.look_again(now + pause);
+        let rested = self.launches.end_of_rest(now, config.idle_grace);
+        self.launches.look_again(now + pause, rested);
     }
 
     /// Observes all launches of an application that say where their workers are.

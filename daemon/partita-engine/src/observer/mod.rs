@@ -141,6 +141,11 @@ impl Observer {
         self.accounts.set_active(id, active);
     }
 
+    /// Applications that take part in sharing.
+    pub(crate) fn active(&self) -> impl Iterator<Item = ApplicationId> {
+        self.accounts.active().map(|(id, _)| id)
+    }
+
     /// Applications that have work.
     pub(crate) fn at_work(&self) -> impl Iterator<Item = ApplicationId> {
         self.accounts.at_work()

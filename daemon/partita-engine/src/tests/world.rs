@@ -275,9 +275,15 @@ impl World {
     pub(crate) fn step(&mut self) -> Activity {
         let mut events = Vec::new();
         let horizon = Horizon { until: self.engine.next_timer(), warp_instructions: u64::MAX };
-        let activity = self.device.poll(horizon, &mut events);
+        let mut activity = self.device.poll(horizon, &mut events);
+        let is_quiet = activity == Activity::Idle && events.is_empty();
         for event in events {
             self.engine.handle_event(&mut self.device, event);
+        }
+        let rests = self.engine.common.config.rests && self.engine.awaits_timer();
+        if let Some(timer) = self.engine.next_timer().filter(|_| is_quiet && rests) {
+            self.device.now = self.device.now.max(timer.0);
+            activity = Activity::Busy;
         }
         if activity == Activity::Busy {
             self.engine.handle_timer(&mut self.device);
