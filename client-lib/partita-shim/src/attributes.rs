@@ -92,11 +92,12 @@ fn texture_limit(attribute: i32) -> i32 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use partita_model::{ComputeCapability, DeviceKind, Timekeeping};
 
-    fn facts() -> DeviceFacts {
+    /// An emulated GPU of compute capability 9.0.
+    pub(crate) fn facts() -> DeviceFacts {
         DeviceFacts {
             kind: DeviceKind::Emulated,
             timekeeping: Timekeeping::Simulated,

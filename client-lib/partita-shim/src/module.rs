@@ -395,31 +395,8 @@ fn machine_code_only(facts: &DeviceFacts) -> NoCode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::attributes::tests::facts;
     use partita_client::image::fatbin;
-    use partita_model::{Bytes, ComputeCapability, Timekeeping};
-
-    fn hopper() -> DeviceFacts {
-        DeviceFacts {
-            kind: DeviceKind::Emulated,
-            timekeeping: Timekeeping::Simulated,
-            name: "small".into(),
-            uuid: [0; 16],
-            compute_capability: ComputeCapability { major: 9, minor: 0 },
-            sm_count: 24,
-            sm_clock_khz: 1_000_000,
-            memory_clock_khz: 1_000_000,
-            memory_bus_bits: 512,
-            memory: Bytes(1 << 30),
-            llc: Bytes(1 << 20),
-            threads_per_sm: 2048,
-            ctas_per_sm: 32,
-            registers_per_sm: 65536,
-            shared_per_sm: Bytes(65536),
-            shared_per_cta: Bytes(49152),
-            shared_per_cta_optin: Bytes(65536),
-            threads_per_cta: 1024,
-        }
-    }
 
     /// Each container alone has no code, and all of them as one do.
     #[test]
@@ -433,7 +410,7 @@ mod tests {
         let mut other = fatbin::parts(&[part(ImageKind::Cubin, 70)]);
         other[fatbin::HEADER_BYTES + 47] = 0;
         let error = |containers: &[&[u8]]| {
-            let chosen = choose(&Image::Fatbin(containers.to_vec()), &hopper());
+            let chosen = choose(&Image::Fatbin(containers.to_vec()), &facts());
             chosen.err().map(|no_code| (no_code.code, no_code.text))
         };
         assert_eq!(error(&[&parts]).map(|(code, _)| code), Some(CuError::INVALID_IMAGE.0));

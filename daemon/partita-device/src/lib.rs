@@ -210,8 +210,8 @@ pub trait Device: Textures {
     /// id is taken.
     fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError>;
 
-    /// The number of windows of so many bytes that [`Device::reserve`] has addresses for, all of
-    /// them given back. What comes beyond that number may get [`Device::reserve_small`].
+    /// The number of windows of `bytes` bytes for which [`Device::reserve`] has addresses when no
+    /// window is reserved. Further sessions may get windows of [`Device::reserve_small`].
     fn full_windows(&self, bytes: u64) -> usize {
         let _ = bytes;
         usize::MAX

@@ -148,13 +148,18 @@ fn few() -> RangedI64ValueParser<u16> {
 
 fn seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
     let number = |text: &str| {
-        text.parse::<u64>().map_err(|error: ParseIntError| format!("{text:?}: {error}"))
+        let give = "give one seed, or a range such as 0-9";
+        text.parse::<u64>().map_err(|error: ParseIntError| format!("{text:?}: {error}; {give}"))
     };
     let (first, last) = match text.split_once('-') {
         Some((first, last)) => (number(first)?, number(last)?),
         None => (number(text)?, number(text)?),
     };
-    if first > last { Err(format!("{first} comes after {last}")) } else { Ok(first..=last) }
+    if first > last {
+        Err(format!("{first} comes after {last}; give the lower one first"))
+    } else {
+        Ok(first..=last)
+    }
 }
 
 fn seconds(text: &str) -> Result<f64, String> {

@@ -45,7 +45,7 @@ impl Region {
         Region { next: start, end, vacant: BTreeSet::new() }
     }
 
-    /// A cell, or the bytes of addresses that are left.
+    /// A cell of `bits` address bits; the error is the bytes of addresses that are left.
     fn take(&mut self, bits: u32) -> Result<Cell, u64> {
         let found = self.vacant.range((bits, 0)..=(bits, u64::MAX)).next().copied();
         if let Some(found) = found {
@@ -88,19 +88,19 @@ impl Cells {
         cell_bits(bytes).max(self.least_bits)
     }
 
-    /// The number of full cells for windows of so many bytes.
+    /// The number of full cells for windows of `bytes` bytes.
     pub fn full_windows(&self, bytes: u64) -> usize {
         let cell = 1 << self.bits(bytes);
         let room = self.full.end.saturating_sub(self.start.next_multiple_of(cell));
         usize::try_from(room / cell).unwrap_or(usize::MAX)
     }
 
-    /// A cell for a window of so many bytes, or the bytes of addresses that are left.
+    /// A full cell for a window of `bytes` bytes; the error is the bytes that are left.
     pub fn full(&mut self, bytes: u64) -> Result<Cell, u64> {
         self.full.take(self.bits(bytes))
     }
 
-    /// A small cell, or the bytes of addresses that are left.
+    /// A small cell; the error is the bytes of addresses that are left.
     pub fn small(&mut self) -> Result<Cell, u64> {
         self.small.take(SMALL_CELL_BITS)
     }

@@ -113,8 +113,8 @@ impl Memory {
         }
     }
 
-    /// Places windows in this part of the addresses only, in full cells of at least so many bits.
-    /// To be called before the first window.
+    /// Places windows in this part of the addresses only. Full cells have at least `least_bits`
+    /// address bits. To be called before the first window.
     pub fn set_cells(&mut self, part: AddressPart, least_bits: u32) {
         self.cells = Cells::new(part, least_bits);
     }

@@ -22,7 +22,7 @@ const VICTIM_BYTES: u32 = 8 << 20;
 enum Victim {
     /// In the next full cell.
     Next,
-    /// So many small cells further on.
+    /// In a small cell; the number is the distance in small cells.
     SmallCells(u64),
 }
 
@@ -55,8 +55,8 @@ fn reaches(ptx: &str, wanted: &[Pass], kernel: &str, victim: Victim) -> bool {
     !untouched || leaked
 }
 
-/// Tries every kernel of a text. Returns those that are harmless as they stand, so that they show
-/// nothing.
+/// Tries every kernel of a text. Returns the kernels that are harmless without rewriting: these
+/// kernels show nothing.
 fn none_reaches(hostile: &str, victim: Victim) -> Vec<String> {
     let module = partita_ptx::parse(hostile).unwrap();
     let mut harmless = Vec::new();

@@ -69,7 +69,7 @@ impl World {
         })
     }
 
-    /// In a small cell, with the other tenant so many cells further on.
+    /// A world whose tenant has a small cell. The other tenant's cell lies `distance` cells behind.
     pub fn in_small_cell(applied: &Applied, distance: u64) -> Self {
         let options = Options { timing: Timing::Off, ..Options::default() };
         World::with(&partita_ptx::print(&applied.module), options, |gpu| {

@@ -64,7 +64,7 @@ impl Launches {
         let own = self.of.get(&application).copied().unwrap_or_default();
         let others_originals = self.in_flight.originals - own.originals;
         let now = turn.now();
-        let rests = |w: &&Waiting| !w.is_confined && self.turns.is_resting(w.application, now);
+        let rests = |w: &Waiting| !w.is_confined && self.turns.is_resting(w.application, now);
         let mut before = self.waiting.range(..id).map(|(_, waiting)| waiting);
         if is_confined {
             let mut before = before.filter(|w| w.application == application || !rests(w));
@@ -75,14 +75,13 @@ impl Launches {
         }
         let follows = own.originals > 0;
         // Where applications rest, what came before others does not make their turns longer.
-        let is_asked_for = |w: &Waiting| w.application != application && !rests(&w);
+        let is_asked_for = |w: &Waiting| w.application != application && !rests(w);
         if follows && turn.config().rests && self.waiting.values().any(is_asked_for) {
             return false;
         }
         others_originals + (self.in_flight.confined - own.confined) == 0
             && !self.turns.is_resting(application, now)
-            && before
-                .all(|w| w.application == application || rests(&w) || w.is_confined && !follows)
+            && before.all(|w| w.application == application || rests(w) || w.is_confined && !follows)
     }
 
     /// A launch has started.

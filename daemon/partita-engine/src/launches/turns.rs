@@ -59,7 +59,8 @@ impl Launches {
         others.iter().filter(|other| **other != application).count()
     }
 
-    /// An application's turn of time `took` is over, with so many others at work.
+    /// The application's turn is over: it took the time `took`, and `others` applications were at
+    /// work beside it.
     pub(crate) fn rest(
         &mut self,
         application: ApplicationId,

@@ -55,7 +55,7 @@ struct Reserved {
 }
 
 /// Whether a tenant's next window is a small one. A tenant has at most as many full windows as are
-/// free, so that one who wants many leaves some to each of the others.
+/// free, so that a tenant with many sessions leaves full windows to each of the others.
 fn is_small(full: usize, taken: usize, own: usize) -> bool {
     own >= full.saturating_sub(taken)
 }
@@ -553,8 +553,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whoever asks for windows in whatever order: each of a few tenants gets a full one, and a
-        /// tenant alone gets half of them.
+        /// In any order of requests, each of four tenants gets a full window. A tenant alone gets
+        /// half of the full windows.
         #[test]
         fn each_tenant_gets_a_full_window(
             full in 14..300_usize,

@@ -46,7 +46,7 @@ pub(crate) struct Session {
     pub(super) streams: BTreeMap<StreamId, Stream>,
     pub(super) handles: BTreeMap<StreamHandle, StreamId>,
     pub(super) legacy: StreamId,
-    /// Streams with something queued, except for those that are parked.
+    /// Streams that have operations queued and are not parked.
     pub(super) backlog: BTreeSet<StreamId>,
     /// Streams whose head depends on an operation that has not been submitted, by that operation.
     /// Nothing else can let them go on, so nobody looks at them before.
