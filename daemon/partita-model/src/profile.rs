@@ -110,7 +110,7 @@ pub struct LlcUse {
 }
 
 /// A kernel's profile for launches of one shape.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelProfile {
     /// Launches that were counted; the last one's counts are here.
     pub launches: u32,
@@ -121,6 +121,9 @@ pub struct KernelProfile {
     pub llc: LlcUse,
     /// Device time of a CTA, from launches that were not counted.
     pub cta_time: Option<Nanos>,
+    /// Nanoseconds from one completed CTA to the next, while the application had the whole GPU.
+    #[serde(default)]
+    pub alone: Option<f64>,
 }
 
 /// Launches of a kernel that are taken to behave alike.

@@ -18,6 +18,7 @@
 //!
 //! How SMs change hands: a decision names sets as they should be, and the engine moves them.
 
+mod advice;
 mod deciders;
 mod explain;
 mod measuring;
@@ -27,11 +28,12 @@ mod plans;
 mod policy;
 mod selectors;
 
+pub use advice::{Adviser, Candidate, Expected, Group};
 pub use deciders::{Deciders, build};
 pub use explain::{explain, notice};
 pub use models::{
-    CalibrationError, Recorded, Replay, apki, calibrated, check_calibration, classify,
-    compute_intensity, demand, hit_rate, memory_intensity, supply, traffic_of,
+    CalibrationError, Character, Launched, Recorded, Replay, apki, calibrated, check_calibration,
+    classify, compute_intensity, demand, hit_rate, memory_intensity, supply, traffic_of,
 };
 pub use partitioners::{
     ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Even,

@@ -185,7 +185,7 @@ impl Machines {
 impl Launch {
     /// Device time from the launch's turn in its stream to its end, where all CTAs of the program's
     /// launch ran in it.
-    fn time_whole(&self, end: Nanos) -> Option<Nanos> {
+    pub(super) fn time_whole(&self, end: Nanos) -> Option<Nanos> {
         let spec = self.spec();
         let is_whole = spec.first == 0 && spec.is_last();
         Some(end.saturating_sub(self.begun()?)).filter(|_| is_whole)

@@ -97,6 +97,7 @@ impl Machines {
         }
         if over.complete {
             self.learn_time(turn, id, time);
+            self.learn_alone_whole(turn, id, time);
         }
         let account = self.observer.account_mut(application);
         let account = account.ok_or(Bug::NoApplication(application))?;

@@ -75,6 +75,7 @@ impl Machines {
         let Some(measured) = self.launches.measure(turn.now(), &stalled, id) else {
             return Ok(());
         };
+        self.learn_alone(turn, id, &measured);
         let spec = self.launches.get(id).ok_or(Bug::NoLaunch(id))?.spec();
         let size = self.observer.correct(turn, spec, &measured);
         self.launches.set_task(turn, id, size)

@@ -8,8 +8,10 @@
 //! | `launching` | taking a launch, pumping queues, starting launches |
 //! | `ending` | operations and launches that end, sessions that fail and close |
 //! | `looking` | looks at running launches |
+//! | `alone` | speeds of kernels that have the whole GPU |
 //! | `planning` | the policy's orders, borders, stalls |
 
+mod alone;
 mod as_written;
 mod ending;
 mod launching;

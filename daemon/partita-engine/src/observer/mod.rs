@@ -216,6 +216,19 @@ impl Observer {
         }
     }
 
+    /// A launch had the whole GPU, which completed so many CTAs in this time.
+    #[expect(clippy::cast_precision_loss, reason = "only the ratio is formed")]
+    pub(crate) fn saw_alone(
+        &mut self,
+        turn: &mut Turn<'_>,
+        spec: &Spec,
+        (time, ctas): (Nanos, u64),
+    ) {
+        if let Some(key) = &spec.profile {
+            self.profiles.keep_alone(turn, key, time.0 as f64 / ctas.max(1) as f64);
+        }
+    }
+
     // Launch times.
 
     /// What is expected of a launch in its original form on SMs with `places` for its CTAs, and

@@ -54,6 +54,8 @@ const RECORDS: u64 = 1 << 19;
 const BLOCK_BYTES: u64 = profile::RECORDS + 8 * RECORDS;
 /// Launches that can be counted at once.
 const MOST_BLOCKS: usize = 4;
+/// A kernel was faster than is known where a CTA took less than this part of the time.
+const FASTER: f64 = 0.95;
 /// Profiles that are remembered. Beyond that some are forgotten, and counted again at the next
 /// launch.
 const MOST_PROFILES: usize = 8192;
@@ -298,6 +300,7 @@ impl Profiles {
             counts,
             llc,
             cta_time: before.and_then(|before| before.cta_time),
+            alone: before.and_then(|before| before.alone),
         };
         self.insert(key.clone(), profile);
         self.keep(turn, &key.0);
@@ -310,6 +313,16 @@ impl Profiles {
             && profile.cta_time.is_none()
         {
             profile.cta_time = Some(time);
+            self.keep(turn, &key.0);
+        }
+    }
+
+    /// Keeps how fast a kernel's CTAs follow each other on the whole GPU. Launches that found cold
+    /// caches, or ran beside others of their application, look slower: the fastest stands.
+    pub(super) fn keep_alone(&mut self, turn: &mut Turn<'_>, key: &ProfileKey, per_cta: f64) {
+        let Some(profile) = self.known.get_mut(key) else { return };
+        if profile.alone.is_none_or(|known| per_cta < known * FASTER) {
+            profile.alone = Some(per_cta);
             self.keep(turn, &key.0);
         }
     }

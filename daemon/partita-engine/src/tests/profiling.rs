@@ -1,6 +1,6 @@
 //! First launches are counted, within bounds, and what they show classifies.
 
-use super::world::{COUNTED, SHARED_COUNTED, World};
+use super::world::{COUNTED, SHARED_COUNTED, SPIN, World};
 use crate::{Action, CloseReason, EngineConfig};
 use partita_model::{
     Bytes, Class, Evidence, KernelProfile, LaunchShape, Note, Originals, PartitionerKind, SessionId,
@@ -68,6 +68,30 @@ fn slices_of_two_launches_are_counted() {
     assert_eq!(report.kernels[0].launches, 3);
     world.close(session, CloseReason::Goodbye);
     world.finish();
+}
+
+#[test]
+fn the_speed_alone_is_that_of_launches_that_had_the_whole_gpu() {
+    let alone = |world: &World| {
+        let kept = profiled(world);
+        kept.last().and_then(|(_, profiles)| profiles.last()?.1.alone)
+    };
+    let mut world = counting_world(24);
+    let (first, _) = world.session();
+    for _ in 0..3 {
+        run_launch(&mut world, first, COUNTED, 20_000);
+    }
+    // 8 CTAs of 5 to 7.5 us on each of 24 SMs.
+    let known = alone(&world).unwrap();
+    assert!((25.0..40.0).contains(&known), "{known} ns a CTA");
+
+    let mut world = counting_world(24);
+    let [(first, _), (second, _)] = [world.session(), world.session()];
+    world.start(second, 0, SPIN, 1_000_000);
+    for _ in 0..3 {
+        run_launch(&mut world, first, COUNTED, 20_000);
+    }
+    assert_eq!(alone(&world), None, "another application had half of the SMs");
 }
 
 #[test]

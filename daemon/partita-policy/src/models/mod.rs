@@ -5,6 +5,7 @@
 //! | file | model | source |
 //! | --- | --- | --- |
 //! | `bandwidth` | demand and supply of the bandwidth outside the SMs | CD-search §4.1.2 |
+//! | `character` | what an application asks of a GPU alone | Slate §III-B, Punyala §3.2.1 |
 //! | `curve` | speed over SMs | Masola, JSSPP '23, Eq. 17 |
 //! | `replay` | hits of recorded accesses in a cache of another size | ours |
 //! | `traffic` | accesses and intensities of CTAs, from the counted ones | Slate §III-B |
@@ -12,6 +13,7 @@
 //! [`Calibration`]: partita_model::Calibration
 
 mod bandwidth;
+mod character;
 mod curve;
 mod replay;
 mod traffic;
@@ -20,6 +22,7 @@ pub use bandwidth::{
     CalibrationError, apki, calibrated, check_calibration, classify, demand, hit_rate, supply,
 };
 pub(crate) use bandwidth::{float, taken};
+pub use character::{Character, Launched};
 pub(crate) use curve::{Curve, Observation, full};
 pub use replay::{Recorded, Replay};
 pub use traffic::{compute_intensity, memory_intensity, traffic_of};

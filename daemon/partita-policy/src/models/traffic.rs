@@ -76,6 +76,7 @@ mod tests {
                 dirtied: 7,
             },
             cta_time: Some(Nanos(2000)),
+            ..KernelProfile::default()
         }
     }
 

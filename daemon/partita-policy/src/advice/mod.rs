@@ -1,0 +1,53 @@
+//! Advice: who should run with whom, and what is expected of it.
+//!
+//! An [`Adviser`] sees the applications that wait or run, with what is known of each, and cuts them
+//! into groups that should run at the same time. It knows nothing of turns, of SMs or of the
+//! present: a selector makes turns of its groups, and a scheduler of a cluster may ask the same
+//! question before it starts anything.
+//!
+//! # Invariants
+//!
+//! - Every candidate is in exactly one group.
+//! - A group has the greatest expected profit first; ties go to the lowest id.
+
+use crate::Character;
+use partita_model::ApplicationId;
+
+/// An application that waits or runs.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Candidate {
+    /// Which.
+    pub application: ApplicationId,
+    /// What is known of it; `None` before its kernels were profiled.
+    pub character: Option<Character>,
+}
+
+/// Applications that should run at the same time.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Group {
+    /// Who, in order of id.
+    pub members: Vec<ApplicationId>,
+    /// What is expected of it; `None` where nothing is.
+    pub expected: Option<Expected>,
+}
+
+/// What is expected of a group.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Expected {
+    /// The sum of the speeds, each as a part of the speed alone (STP of Eyerman and Eeckhout).
+    pub throughput: f64,
+    /// These parts, in the order of the members.
+    pub speeds: Vec<f64>,
+    /// CTAs of each member on an SM, in the order of the members, where they share SMs; empty where
+    /// each has SMs of its own.
+    pub quotas: Vec<u32>,
+}
+
+/// Answers who should run with whom.
+pub trait Adviser {
+    /// Its name in configuration and reports.
+    fn name(&self) -> &'static str;
+
+    /// Cuts the candidates into groups.
+    fn advise(&self, candidates: &[Candidate]) -> Vec<Group>;
+}
