@@ -1,8 +1,8 @@
 //! What a kernel, or an application with several, asks of a GPU that it has to itself.
 //!
 //! A character is what selectors compare: how much an application computes, how much it moves, and
-//! how fast it is alone. It is made from the profiles of kernels; the character of an application is
-//! the mean over the CTAs that it completed.
+//! how fast it is alone. It is made from the profiles of kernels. The character of an application
+//! is the mean over the CTAs that it completed.
 //!
 //! | quantity | unit |
 //! | --- | --- |
