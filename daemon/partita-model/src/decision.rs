@@ -95,6 +95,44 @@ pub enum Class {
     Unknown,
 }
 
+/// How much an application uses of something, in three levels.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// Little.
+    Low,
+    /// Some.
+    Medium,
+    /// Much.
+    High,
+}
+
+/// Whether two applications run together, and why.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Verdict {
+    /// They complete each other.
+    Corun,
+    /// They want the same.
+    Solo,
+    /// The rule says both: they are tried together.
+    Disputed,
+    /// They were tried, and did more together than one after the other.
+    Gained,
+    /// They were tried, and did less.
+    Lost,
+    /// Too little is known of them.
+    Unknown,
+}
+
+impl Verdict {
+    /// Whether they run together.
+    #[must_use]
+    pub fn is_together(self) -> bool {
+        matches!(self, Verdict::Corun | Verdict::Disputed | Verdict::Gained)
+    }
+}
+
 /// The event for which a policy was asked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -244,6 +282,45 @@ pub enum Note {
         /// The application that gets no SM for now.
         application: ApplicationId,
     },
+    /// The application waits for the turn of its group.
+    Waits {
+        /// The application.
+        application: ApplicationId,
+    },
+    /// The application runs alone until its kernels are known.
+    Met {
+        /// The application.
+        application: ApplicationId,
+    },
+    /// What an application uses of the GPU when it is alone there.
+    Levels {
+        /// The application.
+        application: ApplicationId,
+        /// Its use of issue slots.
+        compute: Level,
+        /// Its use of the bandwidth of LLC or DRAM.
+        memory: Level,
+    },
+    /// Whether two applications run together.
+    Pair {
+        /// The application with the lower id.
+        first: ApplicationId,
+        /// The other.
+        second: ApplicationId,
+        /// Whether, and why.
+        verdict: Verdict,
+        /// The sum of their speeds together, each as a part of its speed alone, where measured.
+        throughput: Option<f64>,
+    },
+    /// SMs by what applications can use of them.
+    Demand {
+        /// The application.
+        application: ApplicationId,
+        /// SMs beyond which it would get no faster.
+        useful: u16,
+        /// SMs that it gets.
+        gets: u16,
+    },
     /// The class of an application.
     Classified {
         /// The application.
@@ -334,11 +411,15 @@ impl Note {
     #[must_use]
     pub fn application(&self) -> Option<ApplicationId> {
         match self {
-            Note::Even { .. } | Note::Gates { .. } => None,
+            Note::Even { .. } | Note::Gates { .. } | Note::Pair { .. } => None,
             Note::Alone { application }
             | Note::Share { application, .. }
             | Note::NoShare { application, .. }
             | Note::NoRoom { application }
+            | Note::Waits { application }
+            | Note::Met { application }
+            | Note::Levels { application, .. }
+            | Note::Demand { application, .. }
             | Note::Classified { application, .. }
             | Note::Measured { application, .. }
             | Note::Tries { application, .. }

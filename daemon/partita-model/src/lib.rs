@@ -35,8 +35,8 @@ pub use awaited::{AwaitedWord, WaitCondition};
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{
-    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, IntervalRecord, Note,
-    Notice, Progress, Traffic,
+    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, IntervalRecord, Level,
+    Note, Notice, Progress, Traffic, Verdict,
 };
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
@@ -49,7 +49,8 @@ pub use ids::{
 };
 pub use image::{ImageKind, ImagePart};
 pub use policy::{
-    Calibration, Measurements, PartitionerKind, PolicyConfig, SelectorKind, Share, SupplyModel,
+    Calibration, Measurements, PartitionerKind, PolicyConfig, PolicyName, SelectorKind, Share,
+    SupplyModel,
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use range::AddressRange;

@@ -17,6 +17,62 @@ pub struct PolicyConfig {
     pub shares: Vec<Share>,
 }
 
+impl PolicyConfig {
+    /// Whether selector or partitioner compare speeds. The device is then calibrated, and kernels
+    /// are counted.
+    #[must_use]
+    pub fn compares_speeds(&self) -> bool {
+        self.selector.compares_speeds() || self.partitioner.compares_speeds()
+    }
+}
+
+/// A policy by name, as a command line has it: `SELECTOR+PARTITIONER`, or one of them.
+///
+/// ```
+/// # use partita_model::{PartitionerKind, PolicyName, SelectorKind};
+/// let name: PolicyName = "slate+cd-search".parse().unwrap();
+/// assert_eq!(name.selector, Some(SelectorKind::Slate));
+/// assert_eq!(name.partitioner, Some(PartitionerKind::CdSearch));
+/// let name: PolicyName = "even".parse().unwrap();
+/// assert_eq!((name.selector, name.partitioner), (None, Some(PartitionerKind::Even)));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PolicyName {
+    /// The selector; `None` where none is named.
+    pub selector: Option<SelectorKind>,
+    /// The partitioner; `None` where none is named.
+    pub partitioner: Option<PartitionerKind>,
+}
+
+impl std::str::FromStr for PolicyName {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (selector, partitioner) = match text.split_once('+') {
+            Some((selector, partitioner)) => (named(selector), named(partitioner)),
+            None => (named(text), named(text)),
+        };
+        let both = text.contains('+');
+        let is_known = |count: u8| count == if both { 2 } else { 1 };
+        if is_known(u8::from(selector.is_some()) + u8::from(partitioner.is_some())) {
+            return Ok(PolicyName { selector, partitioner });
+        }
+        Err(format!(
+            "no policy `{text}`: it is a selector (`everyone`, `slate`), a partitioner \
+             (`cd-search`, `cd-search-paper`, `demand`, `even`, `static`), or both, as in \
+             `slate+cd-search`"
+        ))
+    }
+}
+
+/// The kind of this name, if there is one.
+fn named<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
+    use serde::de::IntoDeserializer;
+    let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
+        text.into_deserializer();
+    T::deserialize(name).ok()
+}
+
 /// The kinds of selectors.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -24,6 +80,25 @@ pub enum SelectorKind {
     /// All applications with work.
     #[default]
     Everyone,
+    /// Pairs by Slate's table; who does not fit together takes turns.
+    Slate,
+}
+
+impl SelectorKind {
+    /// The partitioner beside it where none is named.
+    #[must_use]
+    pub fn usual_partitioner(self) -> PartitionerKind {
+        match self {
+            SelectorKind::Everyone => PartitionerKind::CdSearch,
+            SelectorKind::Slate => PartitionerKind::Demand,
+        }
+    }
+
+    /// Whether the selector compares speeds. It then needs a calibrated device that keeps time.
+    #[must_use]
+    pub fn compares_speeds(self) -> bool {
+        self == SelectorKind::Slate
+    }
 }
 
 /// The kinds of partitioners.
@@ -39,13 +114,18 @@ pub enum PartitionerKind {
     CdSearch,
     /// Classification-driven search as printed in its paper.
     CdSearchPaper,
+    /// In proportion to the SMs that an application can use, by its profile.
+    Demand,
 }
 
 impl PartitionerKind {
     /// Whether the partitioner compares speeds. It then needs a calibrated device that keeps time.
     #[must_use]
     pub fn compares_speeds(self) -> bool {
-        matches!(self, PartitionerKind::CdSearch | PartitionerKind::CdSearchPaper)
+        matches!(
+            self,
+            PartitionerKind::CdSearch | PartitionerKind::CdSearchPaper | PartitionerKind::Demand
+        )
     }
 }
 

@@ -1,8 +1,8 @@
 //! From a configuration to the state machines that it names.
 
 use crate::{
-    CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Even, Everyone, Partitioner,
-    Selector, StaticShares,
+    CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Demand, Even, Everyone,
+    Partitioner, Selector, SlateTable, StaticShares, Turns, check_calibration,
 };
 use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind};
 
@@ -14,8 +14,14 @@ pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
 /// # Errors
 /// Where the calibration describes no GPU.
 pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, CalibrationError> {
-    let selector = match config.selector {
+    if config.compares_speeds() {
+        check_calibration(hardware)?;
+    }
+    let selector: Box<dyn Selector + Send> = match config.selector {
         SelectorKind::Everyone => Box::new(Everyone::default()),
+        SelectorKind::Slate => {
+            Box::new(Turns::new(SlateTable::new(*hardware), hardware.sm_clock_khz))
+        }
     };
     let partitioner: Box<dyn Partitioner + Send> = match config.partitioner {
         PartitionerKind::Even => Box::new(Even),
@@ -25,6 +31,7 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
                 CdSearchSettings { supply: config.supply, ..CdSearchSettings::default() };
             Box::new(CdSearch::new(settings, *hardware)?)
         }
+        PartitionerKind::Demand => Box::new(Demand::new(*hardware)),
         PartitionerKind::CdSearchPaper => Box::new(CdSearchPaper::new(*hardware)?),
     };
     Ok((selector, partitioner))
@@ -51,10 +58,15 @@ mod tests {
             (PartitionerKind::Static, "static"),
             (PartitionerKind::CdSearch, "cd-search"),
             (PartitionerKind::CdSearchPaper, "cd-search-paper"),
+            (PartitionerKind::Demand, "demand"),
         ] {
-            let config = PolicyConfig { partitioner, ..PolicyConfig::default() };
-            let (selector, partitioner) = build(&config, &hardware).unwrap();
-            assert_eq!((selector.name(), partitioner.name()), ("everyone", name));
+            for (selector, other) in
+                [(SelectorKind::Everyone, "everyone"), (SelectorKind::Slate, "slate")]
+            {
+                let config = PolicyConfig { selector, partitioner, ..PolicyConfig::default() };
+                let (selector, partitioner) = build(&config, &hardware).unwrap();
+                assert_eq!((selector.name(), partitioner.name()), (other, name));
+            }
         }
     }
 }

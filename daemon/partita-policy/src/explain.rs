@@ -1,7 +1,8 @@
 //! From records to sentences, for `partita why`.
 
 use partita_model::{
-    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Note, Notice,
+    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Level, Note, Notice,
+    Verdict,
 };
 
 /// Why the partitions are as they are, in sentences with numbers.
@@ -68,6 +69,28 @@ fn sentence(note: &Note) -> String {
         Note::NoRoom { application } => {
             format!("{application} waits: there are more applications than SMs.")
         }
+        Note::Waits { application } => {
+            format!("{application} waits for its turn: it does not run beside those that run now.")
+        }
+        Note::Met { application } => {
+            format!("{application} runs alone until it is known what its kernels ask of the GPU.")
+        }
+        Note::Levels { application, compute, memory } => format!(
+            "{application} has {} compute use and {} memory use when it is alone.",
+            level(*compute),
+            level(*memory)
+        ),
+        Note::Pair { first, second, verdict, throughput } => {
+            let together = match throughput {
+                Some(found) => format!(" (together {} of one after the other)", percent(*found)),
+                None => String::new(),
+            };
+            format!("{first} and {second} {}{together}.", pairing(*verdict))
+        }
+        Note::Demand { application, useful, gets } => format!(
+            "{application} would get no faster with more than {useful} SMs by its profile; it gets \
+             {gets}."
+        ),
         Note::Classified { application, class, evidence, quick } => {
             let slow = if *quick {
                 ""
@@ -132,6 +155,25 @@ pub fn notice(notice: &Notice) -> String {
             "workers have not followed the decision of {} ms: a CTA may be very long, or spin",
             millis(since.0)
         ),
+    }
+}
+
+fn level(level: Level) -> &'static str {
+    match level {
+        Level::Low => "low",
+        Level::Medium => "medium",
+        Level::High => "high",
+    }
+}
+
+fn pairing(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Corun => "run together: they use different parts of the GPU",
+        Verdict::Solo => "take turns: they want the same part of the GPU",
+        Verdict::Disputed => "run together for now, to see what they do: the table says both",
+        Verdict::Gained => "run together: they did more together",
+        Verdict::Lost => "take turns: they did less together",
+        Verdict::Unknown => "take turns: too little is known of one of them",
     }
 }
 

@@ -28,7 +28,7 @@ mod plans;
 mod policy;
 mod selectors;
 
-pub use advice::{Adviser, Candidate, Expected, Group};
+pub use advice::{Adviser, Candidate, Expected, Group, SlateTable};
 pub use deciders::{Deciders, build};
 pub use explain::{explain, notice};
 pub use models::{
@@ -36,9 +36,9 @@ pub use models::{
     classify, compute_intensity, demand, hit_rate, memory_intensity, supply, traffic_of,
 };
 pub use partitioners::{
-    ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Even,
+    ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Demand, Even,
     IntervalRequest, Partitioner, Sample, StaticShares,
 };
 pub use plans::{Plan, PlanError, whole_groups};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};
-pub use selectors::{Everyone, Selector};
+pub use selectors::{Everyone, Selected, Selector, Turns};

@@ -14,9 +14,11 @@
 //!   the above.
 
 use crate::measuring::{Clock, Intervals, Measured, Reading};
-use crate::{ApplicationSample, Awaits, Decision, Partitioner, Plan, Sample, Selector};
+use crate::{
+    ApplicationSample, Awaits, Character, Decision, Partitioner, Plan, Sample, Selected, Selector,
+};
 use partita_model::{
-    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Note, Notice, Progress, SmSet,
+    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Notice, Progress, SmSet,
     TenantId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -49,7 +51,7 @@ impl PolicySettings {
 }
 
 /// What is seen at one moment.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct Observation {
     /// Device time.
     pub now: Nanos,
@@ -62,7 +64,7 @@ pub struct Observation {
 }
 
 /// One application at one moment.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Debug)]
 pub struct ApplicationObservation {
     /// Which.
     pub application: ApplicationId,
@@ -86,6 +88,8 @@ pub struct ApplicationObservation {
     pub counting: bool,
     /// Whether a launch of it is stuck: no interval waits for it.
     pub stuck: bool,
+    /// What it asks of a GPU that it has to itself, where that was counted.
+    pub character: Option<Character>,
 }
 
 /// What the engine shall bring about.
@@ -127,6 +131,8 @@ pub struct Policy {
     together: BTreeSet<ApplicationId>,
     orders: Orders,
     intervals: Intervals,
+    /// The interval under way is the selector's wish, not the partitioner's.
+    measures_for_selector: bool,
     sequence: u64,
     records: VecDeque<DecisionRecord>,
     /// The last record that says why things are as they are.
@@ -156,6 +162,7 @@ impl Policy {
             members: BTreeSet::new(),
             together: BTreeSet::new(),
             orders: Orders::default(),
+            measures_for_selector: false,
             sequence: 0,
             records: VecDeque::new(),
             explains: None,
@@ -323,24 +330,26 @@ impl Policy {
         measured: Option<Measured>,
     ) -> Option<&Orders> {
         let mut sample = self.sample(seen, cause, measured.as_ref());
-        let together = self.selector.step(&sample);
-        if cause == Cause::Interval && (together != self.together || measured.is_none()) {
-            if together == self.together {
+        let Selected { together, notes } = self.selector.step(&sample);
+        if cause == Cause::Interval {
+            let is_partitioners = measured.is_some() && !self.measures_for_selector;
+            if together != self.together {
+                // What was measured was measured with others.
+                sample = self.sample(seen, Cause::Membership, None);
+            } else if !is_partitioners {
+                if measured.is_some() {
+                    let readings = self.readings(&self.members);
+                    self.intervals.begin(self.now, self.selector.interval(), false, &readings);
+                }
                 return None;
             }
-            // What was measured was measured with others.
-            sample = self.sample(seen, Cause::Membership, None);
         }
         self.together.clone_from(&together);
-        let waiting: Vec<Note> = sample
-            .applications
-            .iter()
-            .filter(|a| !together.contains(&a.application))
-            .map(|a| Note::NoRoom { application: a.application })
-            .collect();
         sample.applications.retain(|a| together.contains(&a.application));
         let mut decision = self.partitioner.step(&sample);
-        decision.notes.extend(waiting);
+        decision.notes.extend(notes);
+        let next = decision.next.or_else(|| self.selector.interval());
+        self.measures_for_selector = decision.next.is_none();
 
         let taken = decision.plan.taken();
         let orders = Orders {
@@ -352,7 +361,7 @@ impl Policy {
         self.record(&sample, &decision, &orders, changed);
         let readings = self.readings(&self.members);
         let warm = changed || sample.cause != Cause::Interval;
-        self.intervals.begin(self.now, decision.next, warm, &readings);
+        self.intervals.begin(self.now, next, warm, &readings);
         self.orders = orders;
         changed.then_some(&self.orders)
     }
@@ -387,6 +396,7 @@ impl Policy {
                     warm_up_ctas: done.warm_up_ctas,
                     rounds: done.rounds,
                     profiled: application.total.traffic.is_some(),
+                    character: application.character,
                 }
             })
             .collect();

@@ -101,6 +101,8 @@ pub struct GpuSection {
     pub number: i64,
     /// The users of the GPU, by name or number; `None` means every user.
     pub tenants: Option<Vec<TenantName>>,
+    /// The selector, instead of the policy's.
+    pub selector: Option<SelectorKind>,
     /// The partitioner, instead of the policy's.
     pub partitioner: Option<Spanned<PartitionerKind>>,
 }
@@ -213,7 +215,8 @@ impl PolicySection {
         let own = self.check_gpus(context)?;
         let shares = self.check_shares(context)?;
         let named = own.and_then(|gpu| gpu.partitioner.as_ref()).or(self.partitioner.as_ref());
-        let partitioner = named.map(|named| *named.get_ref()).unwrap_or_default();
+        let selector = own.and_then(|gpu| gpu.selector).unwrap_or(self.selector);
+        let partitioner = named.map_or(selector.usual_partitioner(), |named| *named.get_ref());
         if partitioner == PartitionerKind::Static && shares.is_empty() {
             let whose =
                 if context.gpu_count > 1 { format!(" for {}", context.gpu) } else { String::new() };
@@ -237,7 +240,7 @@ impl PolicySection {
             let tenant = read_tenant(entry.get_ref().tenant.as_ref(), context);
             unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
         }
-        let PolicySection { selector, supply, originals, .. } = *self;
+        let PolicySection { supply, originals, .. } = *self;
         let default = Limits::default();
         let ms = |written: &Option<Spanned<i64>>, default| {
             within(context, written.as_ref(), "ms", 1, default)
@@ -460,6 +463,11 @@ mod tests {
             (config.partitioner, config.supply),
             (PartitionerKind::CdSearch, SupplyModel::Bottleneck)
         );
+        let slate = parse("[policy]\nselector = \"slate\"").unwrap().policy;
+        assert_eq!(
+            (slate.selector, slate.partitioner),
+            (SelectorKind::Slate, PartitionerKind::Demand)
+        );
         let limits = parse("[policy]\nno_progress_ms = 5\nhold_up_ms = 7").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, hold_up_ms: 7, ..Limits::default() });
         let config = parse("[policy]\nhung_after_ms = 2000").unwrap();
@@ -588,7 +596,7 @@ mod tests {
                     [[policy.share]]\ntag = \"a\"\nsms = 3\ngpu = 1\n[[policy.share]]\ntag \
                     = \"b\"\nsms = 1\n\
                     [[policy.gpu]]\nnumber = 1\ntenants = [\"alice\", 1001]\npartitioner \
-                    = \"even\"\n";
+                    = \"even\"\nselector = \"slate\"\n";
         let [first, second] = [0, 1].map(|gpu| parse_for(gpu, 2, text).unwrap());
         let sms = |config: &GpuConfig| {
             config.policy.shares.iter().map(|share| share.sms).collect::<Vec<_>>()
@@ -597,6 +605,10 @@ mod tests {
         assert_eq!(
             (first.policy.partitioner, second.policy.partitioner),
             (PartitionerKind::Static, PartitionerKind::Even)
+        );
+        assert_eq!(
+            (first.policy.selector, second.policy.selector),
+            (SelectorKind::Everyone, SelectorKind::Slate)
         );
         assert_eq!(
             (first.tenants, second.tenants),

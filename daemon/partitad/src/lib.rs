@@ -109,7 +109,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
 
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode)?;
     let (gpus, supervisors) = start_gpus(&options).await?;
-    let source = PolicySource { file: options.config, partitioner: options.policy };
+    let source = PolicySource { file: options.config, named: options.policy };
     source.apply(&gpus).await?;
     let clients = folder.listen_for_clients()?;
     let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
@@ -203,7 +203,7 @@ async fn reload(hangup: &mut Signal, source: &PolicySource, gpus: &Gpus) {
     while hangup.recv().await.is_some() {
         match source.apply(gpus).await {
             Ok(config) => {
-                let policy = config.policy.partitioner;
+                let policy = (config.policy.selector, config.policy.partitioner);
                 tracing::info!(?policy, "the configuration was read again");
             }
             Err(error) => tracing::error!("{error}; the policy in force stays"),

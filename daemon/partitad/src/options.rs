@@ -1,9 +1,7 @@
 //! The command line, and the defaults of its options.
 
 use clap::Parser;
-use partita_model::PartitionerKind;
-use serde::Deserialize as _;
-use serde::de::IntoDeserializer;
+use partita_model::PolicyName;
 use std::path::PathBuf;
 
 /// The state folder of the system's daemon.
@@ -63,11 +61,13 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// The policy that decides the SMs of each application: `cd-search`, `cd-search-paper`, `even`
-    /// or `static`. This option overrides the configuration file
-    /// [default: cd-search, or even on a device that keeps no time]
-    #[arg(long, value_name = "POLICY", value_parser = parse_partitioner)]
-    pub policy: Option<PartitionerKind>,
+    /// The policy. A partitioner decides the SMs of each application: `cd-search`,
+    /// `cd-search-paper`, `demand`, `even` or `static`. A selector decides which applications run
+    /// together: `everyone` or `slate`. `slate+cd-search` names both. This option overrides the
+    /// configuration file
+    /// [default: everyone+cd-search, or everyone+even on a device that keeps no time]
+    #[arg(long, value_name = "POLICY")]
+    pub policy: Option<PolicyName>,
 
     /// The folder of the sockets [default: $PARTITA_SOCKET_DIR, else /run/partita for root, else
     /// $XDG_RUNTIME_DIR/partita]
@@ -135,13 +135,6 @@ impl Options {
     }
 }
 
-/// Names as the configuration file has them.
-fn parse_partitioner(text: &str) -> Result<PartitionerKind, String> {
-    let name: serde::de::value::StrDeserializer<'_, serde::de::value::Error> =
-        text.into_deserializer();
-    PartitionerKind::deserialize(name).map_err(|error| error.to_string())
-}
-
 fn path_variable(name: &str) -> Option<PathBuf> {
     std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
 }
@@ -167,10 +160,19 @@ mod tests {
 
     #[test]
     fn policies() {
-        assert_eq!(parse_partitioner("cd-search"), Ok(PartitionerKind::CdSearch));
-        assert_eq!(parse_partitioner("cd-search-paper"), Ok(PartitionerKind::CdSearchPaper));
-        let error = parse_partitioner("best").unwrap_err();
-        assert!(error.contains("`even`") && error.contains("`cd-search`"), "{error}");
+        use partita_model::{PartitionerKind, SelectorKind};
+        let named = |text: &str| {
+            let name: PolicyName = text.parse()?;
+            Ok::<_, String>((name.selector, name.partitioner))
+        };
+        let (slate, paper) = (Some(SelectorKind::Slate), Some(PartitionerKind::CdSearchPaper));
+        assert_eq!(named("cd-search-paper"), Ok((None, paper)));
+        assert_eq!(named("slate"), Ok((slate, None)));
+        assert_eq!(named("slate+cd-search-paper"), Ok((slate, paper)));
+        for bad in ["best", "slate+", "even+slate", "slate+even+even", "Slate", ""] {
+            let error = named(bad).unwrap_err();
+            assert!(error.contains("`even`") && error.contains("`slate`"), "{bad}: {error}");
+        }
     }
 
     #[test]

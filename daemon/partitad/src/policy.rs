@@ -8,7 +8,8 @@ use crate::configuration::{ConfigContext, ConfigError, read_policy};
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
 use partita_model::{
-    DeviceFacts, GpuConfig, GpuNumber, PartitionerKind, PolicyConfig, TenantId, Timekeeping,
+    DeviceFacts, GpuConfig, GpuNumber, PartitionerKind, PolicyConfig, PolicyName, TenantId,
+    Timekeeping,
 };
 use partita_wire::supervise::{Answer, Ask};
 use std::io;
@@ -48,7 +49,7 @@ pub struct PolicySource {
     /// The configuration file, if one is named.
     pub file: Option<PathBuf>,
     /// What the command line says, which goes before the file.
-    pub partitioner: Option<PartitionerKind>,
+    pub named: Option<PolicyName>,
 }
 
 impl PolicySource {
@@ -113,7 +114,10 @@ impl PolicySource {
             }
         };
         let mut config = written.unwrap_or_else(|| default_for(facts));
-        if let Some(partitioner) = self.partitioner {
+        if let Some(PolicyName { selector, partitioner }) = self.named {
+            config.policy.selector = selector.unwrap_or(config.policy.selector);
+            let usual = || config.policy.selector.usual_partitioner();
+            let partitioner = partitioner.unwrap_or_else(usual);
             if partitioner == PartitionerKind::Static && config.policy.shares.is_empty() {
                 return Err(PolicyError::NoShares);
             }

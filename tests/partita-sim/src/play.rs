@@ -8,7 +8,8 @@ use partita_device::{Activity, Device};
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
 use partita_engine::{CloseReason, EngineConfig};
 use partita_model::{
-    ApplicationId, Nanos, Originals, PartitionerKind, PolicyConfig, Sharing, SmId, SmSet,
+    ApplicationId, Nanos, Originals, PartitionerKind, PolicyConfig, SelectorKind, Sharing, SmId,
+    SmSet,
 };
 use std::collections::BTreeMap;
 
@@ -173,8 +174,11 @@ impl Play {
     }
 
     fn change_policy(&mut self) {
-        let partitioner = *self.random.pick(&[PartitionerKind::Even, PartitionerKind::CdSearch]);
-        let config = PolicyConfig { partitioner, ..PolicyConfig::default() };
+        let partitioners =
+            [PartitionerKind::Even, PartitionerKind::CdSearch, PartitionerKind::Demand];
+        let partitioner = *self.random.pick(&partitioners);
+        let selector = *self.random.pick(&[SelectorKind::Everyone, SelectorKind::Slate]);
+        let config = PolicyConfig { selector, partitioner, ..PolicyConfig::default() };
         match partita_policy::build(&config, &self.world.device.calibration()) {
             Ok(deciders) => self.world.with(|engine, device| engine.set_policy(device, deciders)),
             Err(error) => self.world.breaks(format!("no policy: {error}")),

@@ -15,17 +15,20 @@
 //!   flight, it waits for every launch with a lower ticket: originals that overlap would keep the
 //!   device for ever. Where its application rests, it waits for the end of the rest, and
 //!   no turn goes on while others wait ([`super::turns`]). Nobody waits for an original that rests.
+//! - Nothing starts of an application to which the policy gives no SM while others have their
+//!   turn, and nobody waits for it.
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
 //! Nobody starves: only finitely many launches hold a lower ticket, none is added, and a rest ends.
 //! Nobody deadlocks: the launch with the lowest ticket waits only for what is in flight, which ends
-//! without it, and for the end of a rest.
+//! without it, and for the end of a rest or of a turn.
 
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
 use crate::observer::{Expected, SHORT};
 use crate::turn::Turn;
 use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, SessionId, Sharing, StreamId};
+use std::collections::BTreeSet;
 
 /// A launch that could start if it were let.
 #[derive(Clone, Copy, Debug)]
@@ -64,7 +67,10 @@ impl Launches {
         let own = self.of.get(&application).copied().unwrap_or_default();
         let others_originals = self.in_flight.originals - own.originals;
         let now = turn.now();
-        let rests = |w: &Waiting| !w.is_confined && self.turns.is_resting(w.application, now);
+        let rests = |w: &Waiting| {
+            let has_rest = !w.is_confined && self.turns.is_resting(w.application, now);
+            has_rest || self.benched.contains(&w.application)
+        };
         let mut before = self.waiting.range(..id).map(|(_, waiting)| waiting);
         if is_confined {
             let mut before = before.filter(|w| w.application == application || !rests(w));
@@ -81,7 +87,15 @@ impl Launches {
         }
         others_originals + (self.in_flight.confined - own.confined) == 0
             && !self.turns.is_resting(application, now)
+            && !self.benched.contains(&application)
             && before.all(|w| w.application == application || rests(w) || w.is_confined && !follows)
+    }
+
+    /// The applications with work to which the policy gives no SM. Whether they are others now.
+    pub(crate) fn bench(&mut self, benched: BTreeSet<ApplicationId>) -> bool {
+        let changed = benched != self.benched;
+        self.benched = benched;
+        changed
     }
 
     /// A launch has started.

@@ -89,7 +89,8 @@ impl Machines {
         let launch = self.launches.get(id).ok_or(Bug::NoLaunch(id))?;
         let (application, spec) = (over.application, launch.spec());
         let done = (over.before, over.after);
-        self.observer.completed(application, spec.profile.as_ref(), done);
+        let ctas_per_sm = self.handover.ledger().occupancy(spec.cta);
+        self.observer.completed(turn.now(), (application, spec), ctas_per_sm, done);
         if over.part_complete
             && let Some(bound) = self.launches.bound_of(turn.now(), id)
         {

@@ -113,6 +113,8 @@ impl Machines {
         pending: &Pending,
     ) -> bool {
         let name = self.sessions.application(application).map_or("", |a| &a.name);
+        let ctas_per_sm = self.handover.ledger().occupancy(pending.spec.cta);
+        self.observer.saw_kernel(turn.now(), (application, &pending.spec), ctas_per_sm);
         let Some(account) = self.observer.account_mut(application) else {
             turn.bug(session, Bug::NoApplication(application));
             return false;

@@ -69,7 +69,8 @@ impl Machines {
         let Some(seen) = seen else { return Ok(()) };
         let spec = self.launches.get(id).ok_or(Bug::NoLaunch(id))?.spec();
         let done = (seen.before, seen.after);
-        self.observer.completed(seen.application, spec.profile.as_ref(), done);
+        let ctas_per_sm = self.handover.ledger().occupancy(spec.cta);
+        self.observer.completed(turn.now(), (seen.application, spec), ctas_per_sm, done);
         let stalled = self.handover.stalled();
         // Too little has happened since the last look.
         let Some(measured) = self.launches.measure(turn.now(), &stalled, id) else {

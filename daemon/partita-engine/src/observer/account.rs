@@ -4,11 +4,16 @@ use super::ProfileKey;
 use crate::Fence;
 use crate::launches::{FormKind, Pending};
 use partita_model::{KernelReport, Nanos, Traffic};
+use partita_policy::Launched;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Kernels that an application's report lists.
 const MAX_KERNEL_REPORTS: usize = 1024;
+/// After so long a CTA counts for half in what the application is taken for.
+const HALF_LIFE: Nanos = Nanos(100_000_000);
+/// Kernels whose CTAs count there.
+const MAX_RECENT: usize = 256;
 
 /// The account of one application.
 #[derive(Default)]
@@ -30,6 +35,10 @@ pub(crate) struct Account {
     counted: Traffic,
     /// Where its kernels' profiles are found, by name: of the shape that was launched last.
     profile_keys: BTreeMap<Arc<str>, ProfileKey>,
+    /// CTAs of late, by kernel and shape, and how the kernel was launched last.
+    recent: BTreeMap<ProfileKey, (f64, Launched)>,
+    /// When they were halved last.
+    halved: Nanos,
     kernels: Vec<KernelReport>,
     /// Where among them a kernel is, by name and form.
     kernel_index: BTreeMap<(Arc<str>, FormKind), usize>,
@@ -91,6 +100,33 @@ impl Account {
 
     pub(crate) fn launch_completed(&mut self) {
         self.launches_completed += 1;
+    }
+
+    /// A kernel has been launched, or has completed so many CTAs.
+    pub(super) fn saw_kernel(
+        &mut self,
+        now: Nanos,
+        key: &ProfileKey,
+        (ctas, launched): (f64, Launched),
+    ) {
+        if now.saturating_sub(self.halved) >= HALF_LIFE {
+            self.halved = now;
+            self.recent.retain(|_, (ctas, _)| {
+                *ctas /= 2.0;
+                *ctas >= 0.5
+            });
+        }
+        if let Some(seen) = self.recent.get_mut(key) {
+            *seen = (seen.0 + ctas, launched);
+        } else if self.recent.len() < MAX_RECENT {
+            // A launch counts for something before its first CTA has ended.
+            self.recent.insert(key.clone(), (ctas.max(1.0), launched));
+        }
+    }
+
+    /// The kernels of late, with their CTAs.
+    pub(super) fn recent(&self) -> impl Iterator<Item = (&ProfileKey, f64, Launched)> {
+        self.recent.iter().map(|(key, (ctas, launched))| (key, *ctas, *launched))
     }
 
     pub(super) fn add_profiled(&mut self, traffic: &Traffic) {

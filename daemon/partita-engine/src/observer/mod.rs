@@ -37,7 +37,9 @@ use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::{
     ApplicationId, DeviceAddress, GridCounters, Nanos, SessionId, Traffic, WindowId,
 };
-use partita_policy::{Deciders, Even, Everyone, Observation, Policy, PolicySettings, traffic_of};
+use partita_policy::{
+    Character, Deciders, Even, Everyone, Launched, Observation, Policy, PolicySettings, traffic_of,
+};
 use profiling::Profiles;
 use std::sync::Arc;
 
@@ -164,14 +166,19 @@ impl Observer {
     /// A launch has completed CTAs: the number that the account has, and the number now.
     pub(crate) fn completed(
         &mut self,
-        id: ApplicationId,
-        profile: Option<&ProfileKey>,
+        now: Nanos,
+        (id, spec): (ApplicationId, &Spec),
+        ctas_per_sm: u16,
         (before, after): (u64, u64),
     ) {
         // The last launches of an application may end when its account is closed.
         let Some(account) = self.accounts.get_mut(id) else { return };
-        account.ctas_completed += after.saturating_sub(before);
-        if let Some(profile) = profile.and_then(|key| self.profiles.get(key)) {
+        let done = after.saturating_sub(before);
+        account.ctas_completed += done;
+        if let Some(key) = &spec.profile {
+            account.saw_kernel(now, key, (as_float(done), launched(spec, ctas_per_sm)));
+        }
+        if let Some(profile) = spec.profile.as_ref().and_then(|key| self.profiles.get(key)) {
             let (after, before) = (traffic_of(profile, after), traffic_of(profile, before));
             let traffic = after.combine(&before, u64::saturating_sub);
             account.add_profiled(&at_rate(traffic, self.hit_rates.get(id)));
@@ -217,7 +224,6 @@ impl Observer {
     }
 
     /// A launch had the whole GPU, which completed so many CTAs in this time.
-    #[expect(clippy::cast_precision_loss, reason = "only the ratio is formed")]
     pub(crate) fn saw_alone(
         &mut self,
         turn: &mut Turn<'_>,
@@ -225,7 +231,7 @@ impl Observer {
         (time, ctas): (Nanos, u64),
     ) {
         if let Some(key) = &spec.profile {
-            self.profiles.keep_alone(turn, key, time.0 as f64 / ctas.max(1) as f64);
+            self.profiles.keep_alone(turn, key, as_float(time.0) / as_float(ctas.max(1)));
         }
     }
 
@@ -318,6 +324,32 @@ impl Observer {
         (profiled.ctas > 0 || soon).then_some(profiled)
     }
 
+    /// A launch was queued: what its application is taken for includes it from now on.
+    pub(crate) fn saw_kernel(
+        &mut self,
+        now: Nanos,
+        (id, spec): (ApplicationId, &Spec),
+        ctas_per_sm: u16,
+    ) {
+        if let (Some(account), Some(key)) = (self.accounts.get_mut(id), &spec.profile) {
+            account.saw_kernel(now, key, (0.0, launched(spec, ctas_per_sm)));
+        }
+    }
+
+    /// What an application asks of a GPU that it has to itself, by its kernels of late; `None`
+    /// where none of them was counted. Kernels whose speed alone is known go before others.
+    pub(crate) fn character(&self, id: ApplicationId) -> Option<Character> {
+        let recent = self.accounts.get(id)?.recent();
+        let kernels: Vec<(Character, f64)> = recent
+            .filter_map(|(key, ctas, launched)| {
+                Some((Character::of(self.profiles.get(key)?, launched)?, ctas))
+            })
+            .collect();
+        let timed: Vec<(Character, f64)> =
+            kernels.iter().filter(|(kernel, _)| kernel.alone.is_some()).copied().collect();
+        Character::mean(&timed).or_else(|| Character::mean(&kernels))
+    }
+
     pub(crate) fn is_at_rest(&self) -> bool {
         self.profiles.in_use() == 0
     }
@@ -332,4 +364,19 @@ impl Observer {
     pub(crate) fn hit_rate(&self, id: ApplicationId) -> Option<f64> {
         self.hit_rates.get(id)
     }
+}
+
+/// How a launch is launched, where an SM holds so many of its CTAs.
+fn launched(spec: &Spec, ctas_per_sm: u16) -> Launched {
+    let threads = u32::try_from(spec.block.count()).unwrap_or(u32::MAX);
+    Launched {
+        warps: threads.div_ceil(32),
+        ctas_per_sm: ctas_per_sm.into(),
+        ctas: spec.grid_ctas(),
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "only ratios are formed")]
+fn as_float(count: u64) -> f64 {
+    count as f64
 }

@@ -8,7 +8,7 @@ use crate::calibration;
 use partita_device::Activity;
 use partita_engine::{CancelError, PlanError};
 use partita_model::{
-    Calibration, GpuConfig, GpuNumber, GpuReport, PartitionerKind, StatusReport, Timekeeping,
+    Calibration, GpuConfig, GpuNumber, GpuReport, PolicyConfig, StatusReport, Timekeeping,
 };
 use partita_policy::calibrated;
 use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind, ToGpu};
@@ -55,9 +55,9 @@ impl Shell {
     }
 
     /// The hardware's numbers for a policy.
-    fn calibration(&mut self, partitioner: PartitionerKind) -> Calibration {
+    fn calibration(&mut self, policy: &PolicyConfig) -> Calibration {
         let specified = self.device.calibration();
-        if !partitioner.compares_speeds() {
+        if !policy.compares_speeds() {
             return specified;
         }
         let (device, store) = (self.device.as_mut(), self.store.as_deref());
@@ -68,21 +68,19 @@ impl Shell {
 
     fn configure(&mut self, config: &GpuConfig) -> Answer {
         let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
-        if config.policy.partitioner.compares_speeds()
-            && self.device.facts().timekeeping == Timekeeping::Off
-        {
-            let text = "this policy compares speeds, and this device keeps no time: use `even` \
-                        or `static`";
+        if config.policy.compares_speeds() && self.device.facts().timekeeping == Timekeeping::Off {
+            let text = "this policy compares speeds, and this device keeps no time: use the \
+                        selector `everyone` with the partitioner `even` or `static`";
             return refused(text.into());
         }
-        match partita_policy::build(&config.policy, &self.calibration(config.policy.partitioner)) {
+        match partita_policy::build(&config.policy, &self.calibration(&config.policy)) {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);
                 self.pool.set_limits(&config.limits);
                 self.engine.set_originals(config.originals);
                 // No other policy looks at profiles, and what is counted takes longer.
-                self.engine.set_profiling(config.policy.partitioner.compares_speeds());
+                self.engine.set_profiling(config.policy.compares_speeds());
                 self.engine.set_sessions_per_user(config.sessions_per_user);
                 self.engine.set_quotas(&config.quotas);
                 self.memory.configure(&config.host_memory);

@@ -10,8 +10,12 @@
 //! - Every candidate is in exactly one group.
 //! - A group has the greatest expected profit first; ties go to the lowest id.
 
+mod slate;
+
+pub use slate::SlateTable;
+
 use crate::Character;
-use partita_model::ApplicationId;
+use partita_model::{ApplicationId, Note};
 
 /// An application that waits or runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -50,4 +54,17 @@ pub trait Adviser {
 
     /// Cuts the candidates into groups.
     fn advise(&self, candidates: &[Candidate]) -> Vec<Group>;
+
+    /// What its advice follows from, for people.
+    fn notes(&self, _candidates: &[Candidate]) -> Vec<Note> {
+        Vec::new()
+    }
+
+    /// Whether a group is advised only to see what it does together.
+    fn is_disputed(&self, _members: &[Candidate]) -> bool {
+        false
+    }
+
+    /// A group has run together with this throughput ([`Expected::throughput`]).
+    fn learn(&mut self, _members: &[Candidate], _throughput: f64) {}
 }

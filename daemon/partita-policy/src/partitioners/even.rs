@@ -69,6 +69,7 @@ mod tests {
                 warm_up_ctas: 0,
                 rounds: None,
                 profiled: false,
+                character: None,
             })
             .collect();
         let sms = SmSet::range(0, sms);

@@ -2,16 +2,18 @@
 
 mod cd_search;
 mod cd_search_paper;
+mod demand;
 mod even;
 mod static_shares;
 
 pub use cd_search::{CdSearch, CdSearchSettings};
 pub use cd_search_paper::CdSearchPaper;
+pub use demand::Demand;
 pub use even::Even;
 pub use static_shares::StaticShares;
 
-use crate::Plan;
 use crate::measuring::Speed;
+use crate::{Character, Plan};
 use partita_model::{
     ApplicationId, Cause, Cycles, IntervalRecord, Nanos, Note, Progress, SmSet, TenantId,
 };
@@ -72,6 +74,8 @@ pub struct ApplicationSample {
     /// Whether some of its CTAs' traffic is known, or will soon be: an interval that does not tell
     /// it may be tried again.
     pub profiled: bool,
+    /// What it asks of a GPU that it has to itself, where that was counted.
+    pub character: Option<Character>,
 }
 
 impl Sample {
@@ -156,6 +160,7 @@ mod tests {
             warm_up_ctas: 0,
             rounds: None,
             profiled: false,
+            character: None,
         }
     }
 

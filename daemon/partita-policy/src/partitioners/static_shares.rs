@@ -145,6 +145,7 @@ mod tests {
                     warm_up_ctas: 0,
                     rounds: None,
                     profiled: false,
+                    character: None,
                 })
                 .collect(),
         };

@@ -1,7 +1,8 @@
 //! Everyone runs together; with more applications than SMs, they take turns.
 
-use crate::{Sample, Selector};
-use partita_model::{ApplicationId, Nanos};
+use super::{Selected, Selector};
+use crate::Sample;
+use partita_model::{ApplicationId, Nanos, Note};
 use std::collections::{BTreeSet, VecDeque};
 
 /// How long applications run before those that wait have their turn.
@@ -22,13 +23,30 @@ impl Selector for Everyone {
         "everyone"
     }
 
-    fn step(&mut self, sample: &Sample) -> BTreeSet<ApplicationId> {
+    fn step(&mut self, sample: &Sample) -> Selected {
         let ids: BTreeSet<ApplicationId> =
             sample.applications.iter().map(|a| a.application).collect();
+        let together = self.choose(sample, &ids);
+        let waiting = ids.difference(&together);
+        let notes = waiting.map(|&application| Note::NoRoom { application }).collect();
+        Selected { together, notes }
+    }
+
+    fn again_at(&self) -> Option<Nanos> {
+        (!self.queue.is_empty()).then_some(self.turn_ends)
+    }
+}
+
+impl Everyone {
+    fn choose(
+        &mut self,
+        sample: &Sample,
+        ids: &BTreeSet<ApplicationId>,
+    ) -> BTreeSet<ApplicationId> {
         let room = usize::from(sample.sms.len());
         if ids.len() <= room || room == 0 {
             self.queue.clear();
-            return if room == 0 { BTreeSet::new() } else { ids };
+            return if room == 0 { BTreeSet::new() } else { ids.clone() };
         }
         if self.queue.is_empty() {
             self.turn_ends = sample.now + TURN;
@@ -40,10 +58,6 @@ impl Selector for Everyone {
             self.turn_ends = sample.now + TURN;
         }
         self.queue.iter().copied().take(room).collect()
-    }
-
-    fn again_at(&self) -> Option<Nanos> {
-        (!self.queue.is_empty()).then_some(self.turn_ends)
     }
 }
 
@@ -67,6 +81,7 @@ mod tests {
             warm_up_ctas: 0,
             rounds: None,
             profiled: false,
+            character: None,
         };
         Sample {
             now: Nanos(now),
@@ -80,9 +95,9 @@ mod tests {
     #[test]
     fn where_there_is_an_sm_for_each_everyone_runs() {
         let mut everyone = Everyone::default();
-        assert_eq!(everyone.step(&sample(0, 3, &[4, 5, 9])).len(), 3);
+        assert_eq!(everyone.step(&sample(0, 3, &[4, 5, 9])).together.len(), 3);
         assert_eq!(everyone.again_at(), None);
-        assert!(everyone.step(&sample(0, 0, &[4])).is_empty());
+        assert!(everyone.step(&sample(0, 0, &[4])).together.is_empty());
         assert_eq!(everyone.again_at(), None);
     }
 
@@ -91,10 +106,10 @@ mod tests {
         let mut everyone = Everyone::default();
         let (mut now, mut turns) = (0, BTreeMap::<ApplicationId, u32>::new());
         for _ in 0..70 {
-            let together = everyone.step(&sample(now, 3, &[1, 2, 3, 4, 5, 6, 7]));
+            let together = everyone.step(&sample(now, 3, &[1, 2, 3, 4, 5, 6, 7])).together;
             assert_eq!(together.len(), 3);
             assert_eq!(
-                everyone.step(&sample(now + 1, 3, &[1, 2, 3, 4, 5, 6, 7])),
+                everyone.step(&sample(now + 1, 3, &[1, 2, 3, 4, 5, 6, 7])).together,
                 together,
                 "a turn lasts"
             );
@@ -107,9 +122,8 @@ mod tests {
     #[test]
     fn who_comes_waits_behind_the_others_and_who_goes_makes_room() {
         let mut everyone = Everyone::default();
-        let ids = |together: BTreeSet<ApplicationId>| {
-            together.into_iter().map(|id| id.0).collect::<Vec<_>>()
-        };
+        let ids =
+            |selected: Selected| selected.together.into_iter().map(|id| id.0).collect::<Vec<_>>();
         assert_eq!(ids(everyone.step(&sample(0, 2, &[5, 6, 7]))), [5, 6]);
         assert_eq!(ids(everyone.step(&sample(9, 2, &[1, 5, 6, 7]))), [5, 6]);
         assert_eq!(ids(everyone.step(&sample(10, 2, &[1, 6, 7]))), [6, 7]);

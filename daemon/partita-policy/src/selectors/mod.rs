@@ -1,11 +1,13 @@
 //! The question "who runs together?": a [`Selector`] answers it, one file an answer.
 
 mod everyone;
+mod turns;
 
 pub use everyone::Everyone;
+pub use turns::Turns;
 
-use crate::Sample;
-use partita_model::{ApplicationId, Nanos};
+use crate::{IntervalRequest, Sample};
+use partita_model::{ApplicationId, Nanos, Note};
 use std::collections::BTreeSet;
 
 /// Answers which of the applications with work run at present; the others wait without an SM.
@@ -16,10 +18,24 @@ pub trait Selector {
     fn name(&self) -> &'static str;
 
     /// Looks at what has happened and decides.
-    fn step(&mut self, sample: &Sample) -> BTreeSet<ApplicationId>;
+    fn step(&mut self, sample: &Sample) -> Selected;
 
     /// When it wants to be asked again, if it does.
     fn again_at(&self) -> Option<Nanos> {
         None
     }
+
+    /// What it wants to be measured where the partitioner wants nothing.
+    fn interval(&self) -> Option<IntervalRequest> {
+        None
+    }
+}
+
+/// Who runs at present, and why.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Selected {
+    /// Those that run.
+    pub together: BTreeSet<ApplicationId>,
+    /// The reasons, of those that wait, too.
+    pub notes: Vec<Note>,
 }

@@ -6,8 +6,9 @@ use partita_model::{
     ApplicationId, Class, DecisionRecord, Nanos, Note, Progress, Share, SmSet, TenantId, Traffic,
 };
 use partita_policy::{
-    ApplicationObservation, CdSearch, CdSearchSettings, Even, Everyone, Observation, Orders,
-    Partitioner, Policy, PolicySettings, StaticShares, explain, notice,
+    ApplicationObservation, CdSearch, CdSearchSettings, Character, Demand, Even, Everyone,
+    Observation, Orders, Partitioner, Policy, PolicySettings, Selector, SlateTable, StaticShares,
+    Turns, explain, notice,
 };
 use proptest::prelude::*;
 
@@ -18,12 +19,16 @@ fn partitioner(name: &str, sms: u16) -> Box<dyn Partitioner + Send> {
             Share { tenant: Some(TenantId(1)), tag: None, sms: sms / 3 },
             Share { tenant: None, tag: Some("a".into()), sms: sms / 2 },
         ])),
+        "slate" => Box::new(Demand::new(gpu(sms))),
         _ => Box::new(CdSearch::new(CdSearchSettings::default(), gpu(sms)).expect("it is a GPU")),
     }
 }
 
 fn policy(name: &str, sms: u16) -> Policy {
-    Policy::new(PolicySettings::new(700_000), Box::new(Everyone::default()), partitioner(name, sms))
+    let slate = || Turns::new(SlateTable::new(gpu(sms)), 700_000);
+    let selector: Box<dyn Selector + Send> =
+        if name.contains("slate") { Box::new(slate()) } else { Box::new(Everyone::default()) };
+    Policy::new(PolicySettings::new(700_000), selector, partitioner(name, sms))
 }
 
 fn simulator(sms: u16, seed: u64) -> Simulator {
@@ -216,7 +221,9 @@ proptest! {
     /// Whatever is seen, orders hold, and the same is answered to the same.
     #[test]
     fn absurd_observations(
-        name in prop::sample::select(vec!["even", "static", "cd-search"]),
+        name in prop::sample::select(
+            vec!["even", "static", "cd-search", "slate", "slate+cd-search"]
+        ),
         seed in any::<u64>(),
     ) {
         let run = || {
@@ -233,7 +240,9 @@ proptest! {
                 policy.observe(&seen);
                 let members = seen.applications.len();
                 let room = members <= usize::from(sms.len());
-                check_orders(policy.orders(), sms, if room { &with_work } else { &[] });
+                // Pairs take turns.
+                let all_run = room && !name.contains("slate");
+                check_orders(policy.orders(), sms, if all_run { &with_work } else { &[] });
                 all.push(policy.orders().clone());
                 prop_assert!(policy.records().count() <= 256);
                 if let Some(record) = policy.current() {
@@ -247,6 +256,28 @@ proptest! {
             Ok((all, records))
         };
         prop_assert_eq!(run()?, run()?);
+    }
+}
+
+/// Some of its numbers make no sense.
+fn character(random: &mut Random) -> Character {
+    let mut any = || match random.below(8) {
+        0 => 0.0,
+        1 => f64::NAN,
+        2 => f64::INFINITY,
+        3 => -1.0,
+        _ => random.scale(1e-3, 1e9),
+    };
+    Character {
+        warp_instructions: any(),
+        memory_instructions: any(),
+        sectors: any(),
+        llc_sectors: any(),
+        dram_sectors: any(),
+        warps: any(),
+        ctas_per_sm: any(),
+        ctas_per_launch: any(),
+        alone: Some(any()).filter(|alone| *alone >= 0.0),
     }
 }
 
@@ -278,6 +309,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             launched: any(random),
             counting: random.below(8) == 0,
             stuck: random.below(8) == 0,
+            character: (random.below(3) > 0).then(|| character(random)),
             total: Progress {
                 ctas: any(random),
                 traffic: (random.below(2) == 0).then(|| Traffic {

@@ -287,6 +287,7 @@ impl Simulator {
             launched: u64::from(running.program.slots.unwrap_or(1_000_000)) * u64::from(per_sm),
             counting: false,
             stuck: running.spins,
+            character: None,
             total: Progress {
                 ctas: count(ctas),
                 traffic: running.program.counted.then(|| {

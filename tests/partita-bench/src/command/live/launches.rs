@@ -119,6 +119,7 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 launched: 4096,
                 counting: false,
                 stuck: false,
+                character: None,
             })
             .collect();
         let seen = Observation { now, sms: SmSet::range(0, SMS), settled: true, applications };

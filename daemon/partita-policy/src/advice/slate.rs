@@ -1,0 +1,297 @@
+//! Slate's table (IPDPS '19 §III-B, Table I): pairs run together where their needs complete each
+//! other.
+//!
+//! An application has a level of compute use and one of memory use, from its counted profile and
+//! its speed alone. Memory takes precedence: compute counts only where memory use is low. The table
+//! says for each pair of levels whether two applications run together or one after the other.
+//!
+//! Table I as printed is not symmetric: high compute beside medium memory, and beside high memory,
+//! is "corun" in one triangle and "solo" in the other. Such a pair is tried, and what it does
+//! together decides ([`Adviser::learn`]).
+//!
+//! The paper names no thresholds. Here a use is a part of what the hardware can sustain, and the
+//! levels are cut where two applications of the level begin to ask for more than there is
+//! ([`MEDIUM`], [`HIGH`]).
+
+use super::{Adviser, Candidate, Group};
+use crate::Character;
+use partita_model::{ApplicationId, Calibration, Level, Note, Verdict};
+use std::collections::BTreeMap;
+
+/// From this part of the hardware's rate on a use is medium: three low ones fit together.
+const MEDIUM: f64 = 1.0 / 3.0;
+/// From this part on it is high: beside another of at least medium use there is too little.
+const HIGH: f64 = 2.0 / 3.0;
+/// Pairs whose measured profit is remembered. Beyond that the oldest are forgotten.
+const MOST_PAIRS: usize = 4096;
+
+/// What an application uses of the GPU when it is alone there.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Levels {
+    compute: Level,
+    memory: Level,
+}
+
+/// A row or column of Table I.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Row {
+    /// Low memory use, with a level of compute use.
+    Compute(Level),
+    MediumMemory,
+    HighMemory,
+}
+
+/// Slate's table with the pairs that were tried.
+#[derive(Clone, Debug)]
+pub struct SlateTable {
+    hardware: Calibration,
+    /// Throughput of pairs that were tried, with the levels that they had then.
+    tried: BTreeMap<(ApplicationId, ApplicationId), (Levels, Levels, f64)>,
+}
+
+impl SlateTable {
+    /// The table for a GPU with these numbers.
+    #[must_use]
+    pub fn new(hardware: Calibration) -> Self {
+        SlateTable { hardware, tried: BTreeMap::new() }
+    }
+
+    /// The levels of an application; `None` before its speed alone is known.
+    fn levels(&self, character: &Character) -> Option<Levels> {
+        let (compute, memory) = uses(&self.hardware, character)?;
+        Some(Levels { compute: level(compute), memory: level(memory) })
+    }
+
+    /// What the table says of a pair, the lower id first.
+    fn verdict(&self, first: &Candidate, second: &Candidate) -> Verdict {
+        let levels = |candidate: &Candidate| self.levels(candidate.character.as_ref()?);
+        let (Some(one), Some(other)) = (levels(first), levels(second)) else {
+            return Verdict::Unknown;
+        };
+        let verdict = cell(one.row(), other.row());
+        if verdict != Verdict::Disputed {
+            return verdict;
+        }
+        match self.tried.get(&(first.application, second.application)) {
+            Some((a, b, throughput)) if (*a, *b) == (one, other) => {
+                if *throughput > 1.0 {
+                    Verdict::Gained
+                } else {
+                    Verdict::Lost
+                }
+            }
+            _ => Verdict::Disputed,
+        }
+    }
+}
+
+impl Adviser for SlateTable {
+    fn name(&self) -> &'static str {
+        "slate"
+    }
+
+    /// The first application in order of id goes with the first that completes it; who finds nobody
+    /// is alone. Whether a pair gains is all that the table says.
+    fn advise(&self, candidates: &[Candidate]) -> Vec<Group> {
+        let mut left: Vec<&Candidate> = candidates.iter().collect();
+        left.sort_by_key(|candidate| candidate.application);
+        let mut groups = Vec::new();
+        while !left.is_empty() {
+            let first = left.remove(0);
+            let together = |other: &&Candidate| self.verdict(first, other).is_together();
+            let partner = left.iter().position(together).map(|index| left.remove(index));
+            let members = [Some(first), partner].into_iter().flatten();
+            let members = members.map(|candidate| candidate.application).collect();
+            groups.push(Group { members, expected: None });
+        }
+        groups
+    }
+
+    fn notes(&self, candidates: &[Candidate]) -> Vec<Note> {
+        let levels = candidates.iter().filter_map(|candidate| {
+            let Levels { compute, memory } = self.levels(candidate.character.as_ref()?)?;
+            Some(Note::Levels { application: candidate.application, compute, memory })
+        });
+        let mut notes: Vec<Note> = levels.collect();
+        for (index, first) in candidates.iter().enumerate() {
+            for second in &candidates[index + 1..] {
+                let (one, other) = (first.application, second.application);
+                let throughput = self.tried.get(&(one, other)).map(|(.., found)| *found);
+                let verdict = self.verdict(first, second);
+                notes.push(Note::Pair { first: one, second: other, verdict, throughput });
+            }
+        }
+        notes
+    }
+
+    fn is_disputed(&self, members: &[Candidate]) -> bool {
+        matches!(members, [first, second] if self.verdict(first, second) == Verdict::Disputed)
+    }
+
+    fn learn(&mut self, members: &[Candidate], throughput: f64) {
+        let [first, second] = members else { return };
+        let levels = |candidate: &Candidate| self.levels(candidate.character.as_ref()?);
+        if let (Some(one), Some(other)) = (levels(first), levels(second)) {
+            let pair = (first.application, second.application);
+            self.tried.insert(pair, (one, other, throughput));
+            if self.tried.len() > MOST_PAIRS {
+                self.tried.pop_first();
+            }
+        }
+    }
+}
+
+impl Levels {
+    fn row(self) -> Row {
+        match self.memory {
+            Level::Low => Row::Compute(self.compute),
+            Level::Medium => Row::MediumMemory,
+            Level::High => Row::HighMemory,
+        }
+    }
+}
+
+/// The parts of issue slots and of bandwidth that an application uses alone. Of the LLC's and
+/// DRAM's bandwidth the one of which it uses more counts.
+fn uses(hardware: &Calibration, character: &Character) -> Option<(f64, f64)> {
+    let compute = character.ipc(hardware)? / hardware.warp_instructions_per_cycle;
+    let llc = hardware.llc_bytes_per_second.min(hardware.noc_bytes_per_second);
+    let memory = (character.llc_bandwidth()? / llc)
+        .max(character.dram_bandwidth()? / hardware.dram_bytes_per_second);
+    Some((compute, memory))
+}
+
+fn level(part: f64) -> Level {
+    if part >= HIGH {
+        Level::High
+    } else if part >= MEDIUM {
+        Level::Medium
+    } else {
+        Level::Low
+    }
+}
+
+/// Table I. Where its two triangles agree, what they say.
+fn cell(one: Row, other: Row) -> Verdict {
+    use Row::{Compute, HighMemory, MediumMemory};
+    match (one, other) {
+        (Compute(Level::High), Compute(_)) | (Compute(_), Compute(Level::High)) => Verdict::Solo,
+        (Compute(_), Compute(_)) => Verdict::Corun,
+        (Compute(Level::High), _) | (_, Compute(Level::High)) => Verdict::Disputed,
+        (Compute(Level::Medium), MediumMemory) | (MediumMemory, Compute(Level::Medium)) => {
+            Verdict::Solo
+        }
+        (Compute(_), _) | (_, Compute(_)) => Verdict::Corun,
+        (MediumMemory | HighMemory, MediumMemory | HighMemory) => Verdict::Solo,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// One SM of 1 GHz that issues an instruction a cycle, and 1 GB/s of everything.
+    fn hardware() -> Calibration {
+        Calibration {
+            sms: 1,
+            sm_clock_khz: 1_000_000,
+            warp_instructions_per_cycle: 1.0,
+            access_bytes: 32,
+            noc_bytes_per_second: 1e9,
+            llc_bytes_per_second: 1e9,
+            dram_bytes_per_second: 1e9,
+            dram_utilisation: 0.5,
+        }
+    }
+
+    /// An application that uses these parts of issue slots and of bandwidth.
+    fn candidate(id: u32, compute: f64, memory: f64) -> Candidate {
+        let character = Character {
+            warp_instructions: compute * 1000.0,
+            llc_sectors: memory * 1000.0 / 32.0,
+            alone: Some(1000.0),
+            ..Character::default()
+        };
+        Candidate { application: ApplicationId(id), character: Some(character) }
+    }
+
+    fn groups(table: &SlateTable, candidates: &[Candidate]) -> Vec<Vec<u32>> {
+        let ids = |group: &Group| group.members.iter().map(|id| id.0).collect();
+        table.advise(candidates).iter().map(ids).collect()
+    }
+
+    #[test]
+    fn the_table_as_printed_where_it_is_symmetric() {
+        use Verdict::{Corun, Disputed, Solo};
+        let kinds = [(0.1, 0.1), (0.5, 0.1), (0.9, 0.1), (0.1, 0.5), (0.1, 0.9)];
+        let expected = [
+            [Corun, Corun, Solo, Corun, Corun],
+            [Corun, Corun, Solo, Solo, Corun],
+            [Solo, Solo, Solo, Disputed, Disputed],
+            [Corun, Solo, Disputed, Solo, Solo],
+            [Corun, Corun, Disputed, Solo, Solo],
+        ];
+        let table = SlateTable::new(hardware());
+        for (row, &(compute, memory)) in expected.iter().zip(&kinds) {
+            for (verdict, &(c, m)) in row.iter().zip(&kinds) {
+                let found = table.verdict(&candidate(1, compute, memory), &candidate(2, c, m));
+                assert_eq!(found, *verdict, "{compute} {memory} beside {c} {m}");
+            }
+        }
+    }
+
+    #[test]
+    fn memory_takes_precedence() {
+        let table = SlateTable::new(hardware());
+        // High compute use says nothing where memory use is medium.
+        let found = table.verdict(&candidate(1, 0.9, 0.5), &candidate(2, 0.1, 0.1));
+        assert_eq!(found, Verdict::Corun);
+    }
+
+    #[test]
+    fn a_disputed_pair_is_tried_and_what_it_did_decides() {
+        let mut table = SlateTable::new(hardware());
+        let pair = [candidate(1, 0.9, 0.1), candidate(2, 0.1, 0.9)];
+        assert_eq!(groups(&table, &pair), [vec![1, 2]]);
+        assert!(table.is_disputed(&pair));
+        table.learn(&pair, 0.97);
+        assert_eq!(groups(&table, &pair), [vec![1], vec![2]]);
+        assert!(!table.is_disputed(&pair));
+        table.learn(&pair, 1.2);
+        assert_eq!(groups(&table, &pair), [vec![1, 2]]);
+        // What was tried was another kernel.
+        let changed = [pair[0], candidate(2, 0.1, 0.5)];
+        assert!(table.is_disputed(&changed));
+        assert!(!table.is_disputed(&pair[..1]));
+    }
+
+    #[test]
+    fn the_first_goes_with_the_first_that_completes_it() {
+        let table = SlateTable::new(hardware());
+        let heavy = |id| candidate(id, 0.1, 0.9);
+        let light = |id| candidate(id, 0.1, 0.1);
+        assert_eq!(groups(&table, &[heavy(3), heavy(1), light(5)]), [vec![1, 5], vec![3]]);
+        let unknown = Candidate { application: ApplicationId(2), character: None };
+        assert_eq!(groups(&table, &[light(1), unknown, light(3)]), [vec![1, 3], vec![2]]);
+        assert!(groups(&table, &[]).is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn everyone_is_in_one_group_of_at_most_two(
+            parts in prop::collection::vec((0.0..1.5_f64, 0.0..1.5_f64, any::<bool>()), 0..20)
+        ) {
+            let table = SlateTable::new(hardware());
+            let candidates: Vec<Candidate> = (0..).zip(&parts).map(|(id, &(c, m, known))| {
+                let Candidate { application, character } = candidate(id, c, m);
+                Candidate { application, character: character.filter(|_| known) }
+            }).collect();
+            let groups = groups(&table, &candidates);
+            prop_assert!(groups.iter().all(|group| (1..=2).contains(&group.len())));
+            let mut all: Vec<u32> = groups.into_iter().flatten().collect();
+            all.sort_unstable();
+            prop_assert_eq!(all, (0..u32::try_from(parts.len()).unwrap()).collect::<Vec<_>>());
+        }
+    }
+}
