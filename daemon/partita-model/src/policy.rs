@@ -74,7 +74,7 @@ fn named<'a, T: Deserialize<'a>>(text: &'a str) -> Option<T> {
 }
 
 /// The kinds of selectors.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SelectorKind {
     /// All applications with work.
@@ -102,7 +102,7 @@ impl SelectorKind {
 }
 
 /// The kinds of partitioners.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PartitionerKind {
     /// The same number of SMs for each application.

@@ -31,6 +31,8 @@ pub struct Cell<'a> {
     pub arrangement: Arrangement,
     /// How long, in cycles.
     pub cycles: u64,
+    /// The launches of each application ([`Run::launches`]).
+    pub launches: Vec<u64>,
 }
 
 impl<'a> Cell<'a> {
@@ -52,6 +54,7 @@ impl<'a> Cell<'a> {
             Arrangement::CdSearch
                 | Arrangement::CdSearchPaper
                 | Arrangement::Even
+                | Arrangement::Policy(..)
                 | Arrangement::Static(_)
         );
         let known = self.applications.iter().filter(|_| knows);
@@ -63,6 +66,7 @@ impl<'a> Cell<'a> {
                 spec,
                 arrangement: arrangement.clone(),
                 cycles,
+                launches: Vec::new(),
             })
             .collect()
     }
@@ -129,8 +133,8 @@ impl Cells {
 
     fn key(&self, cell: &Cell<'_>) -> u64 {
         let mut hasher = DefaultHasher::new();
-        let Cell { applications, spec, arrangement, cycles } = cell;
-        (self.program, self.seed, arrangement, cycles).hash(&mut hasher);
+        let Cell { applications, spec, arrangement, cycles, launches } = cell;
+        (self.program, self.seed, arrangement, cycles, launches).hash(&mut hasher);
         applications.iter().for_each(|application| application.digest().hash(&mut hasher));
         format!("{spec:?}").hash(&mut hasher);
         hasher.finish()
@@ -253,10 +257,17 @@ impl Cells {
 }
 
 fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared, RunError> {
-    let Cell { applications, spec, arrangement, cycles } = cell;
+    let Cell { applications, spec, arrangement, cycles, launches } = cell;
     run(
         applications,
-        &Run { spec, arrangement: arrangement.clone(), seed, cycles: *cycles, profiles },
+        &Run {
+            spec,
+            arrangement: arrangement.clone(),
+            seed,
+            cycles: *cycles,
+            launches: launches.clone(),
+            profiles,
+        },
     )
 }
 
@@ -314,6 +325,7 @@ LOOP:
                 spec: &spec,
                 arrangement,
                 cycles: 60_000,
+                launches: Vec::new(),
             })
             .collect();
         let folder = std::env::temp_dir().join(format!("partita-cells-{}", std::process::id()));
@@ -345,7 +357,13 @@ LOOP:
         let mut broken = small("broken", 1);
         broken.pass[0].kernel = "nothing".to_owned();
         let arrangement = Arrangement::Even;
-        let cell = Cell { applications: vec![&broken], spec: &spec, arrangement, cycles: 1000 };
+        let cell = Cell {
+            applications: vec![&broken],
+            spec: &spec,
+            arrangement,
+            cycles: 1000,
+            launches: Vec::new(),
+        };
         let error = Cells::new(None, 0).unwrap().get(&cell).unwrap_err();
         assert_eq!(error.to_string(), "broken: no kernel `nothing`");
     }

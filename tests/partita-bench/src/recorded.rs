@@ -438,8 +438,14 @@ mod tests {
         // It runs elsewhere, beside another of its kind.
         let spec = Spec::named("cd-search-24").unwrap();
         let profiles = crate::Profiles::new();
-        let how =
-            Run { spec: &spec, arrangement: Arrangement::Even, seed: 1, cycles: 50_000, profiles };
+        let how = Run {
+            spec: &spec,
+            arrangement: Arrangement::Even,
+            seed: 1,
+            cycles: 50_000,
+            launches: Vec::new(),
+            profiles,
+        };
         let shared = run(&[bump, bump], &how).unwrap();
         assert!(shared.shares.iter().all(|share| share.track.ctas() >= 64));
     }

@@ -19,7 +19,8 @@ use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
-    Originals, PartitionerKind, PolicyConfig, SessionId, Sharing, SmId, SmSet, TenantId,
+    Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmSet,
+    TenantId,
 };
 use partita_policy::explain;
 use serde::{Deserialize, Serialize};
@@ -49,6 +50,8 @@ pub enum Arrangement {
     ColdCdSearch,
     /// The policy `cd-search-paper`.
     CdSearchPaper,
+    /// A selector and a partitioner, where kernels are known.
+    Policy(SelectorKind, PartitionerKind),
     /// Nothing but counting, until every kernel has its profile: an earlier run.
     Count,
     /// Kernels as they are, all at once, wherever the hardware puts them.
@@ -58,13 +61,17 @@ pub enum Arrangement {
 }
 
 impl Arrangement {
-    /// The policy that searches for a plan, if one does.
-    fn search(&self) -> Option<PartitionerKind> {
-        match self {
-            Arrangement::CdSearch | Arrangement::ColdCdSearch => Some(PartitionerKind::CdSearch),
-            Arrangement::CdSearchPaper => Some(PartitionerKind::CdSearchPaper),
-            _ => None,
-        }
+    /// The policy, where it is not the engine's own.
+    fn policy(&self) -> Option<PolicyConfig> {
+        let (selector, partitioner) = match self {
+            Arrangement::CdSearch | Arrangement::ColdCdSearch => {
+                (SelectorKind::Everyone, PartitionerKind::CdSearch)
+            }
+            Arrangement::CdSearchPaper => (SelectorKind::Everyone, PartitionerKind::CdSearchPaper),
+            Arrangement::Policy(selector, partitioner) => (*selector, *partitioner),
+            _ => return None,
+        };
+        Some(PolicyConfig { selector, partitioner, ..PolicyConfig::default() })
     }
 }
 
@@ -82,6 +89,9 @@ pub struct Run<'a> {
     pub seed: u64,
     /// How long it runs, in cycles of the SM clock.
     pub cycles: u64,
+    /// The launches of each application, after which it has nothing more to do; of applications
+    /// beyond the list there is no end. Where all have ended, the run ends.
+    pub launches: Vec<u64>,
     /// What earlier runs have kept.
     pub profiles: Profiles,
 }
@@ -150,7 +160,16 @@ struct Player<'a> {
     next: usize,
     /// Sequence numbers of what ends the batches that are under way.
     awaited: Vec<u64>,
+    /// Launches that it has left, where it has an end.
+    left: Option<u64>,
     track: Track,
+}
+
+impl Player<'_> {
+    /// Whether everything that it had to do is done.
+    fn has_ended(&self) -> bool {
+        self.left == Some(0) && self.awaited.is_empty()
+    }
 }
 
 struct Stage<'a> {
@@ -177,13 +196,15 @@ impl<'a> Stage<'a> {
             | Arrangement::CdSearch
             | Arrangement::ColdCdSearch
             | Arrangement::CdSearchPaper
+            | Arrangement::Policy(..)
             | Arrangement::Count => (Sharing::Spatial, None),
         };
         let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
         let mut device = EmulatedGpu::new(how.spec.clone(), options);
         // Only searches want profiles, and what is counted takes longer.
-        let search = how.arrangement.search();
-        let profiling = search.is_some() || how.arrangement == Arrangement::Count;
+        let policy = how.arrangement.policy();
+        let compares = policy.as_ref().is_some_and(PolicyConfig::compares_speeds);
+        let profiling = compares || how.arrangement == Arrangement::Count;
         // Applications alone are measured as workers, too.
         let originals = Originals::Never;
         let config =
@@ -193,8 +214,7 @@ impl<'a> Stage<'a> {
         for (hash, shapes) in &how.profiles {
             engine.learn(&hash.as_str().into(), shapes);
         }
-        if let Some(partitioner) = search {
-            let config = PolicyConfig { partitioner, ..PolicyConfig::default() };
+        if let Some(config) = policy {
             let deciders = partita_policy::build(&config, &measured(how.spec))
                 .map_err(|error| nobody(error.to_string()))?;
             engine.set_policy(&mut device, deciders);
@@ -215,6 +235,9 @@ impl<'a> Stage<'a> {
                 application: application.name.clone(),
                 reason: stage.trouble.take().map_or(reason, |(_, trouble)| trouble),
             })?;
+        }
+        for (player, &launches) in stage.players.iter_mut().zip(&how.launches) {
+            player.left = Some(launches);
         }
         if let Arrangement::Static(counts) = &how.arrangement {
             stage.pin(counts).map_err(nobody)?;
@@ -275,6 +298,7 @@ impl<'a> Stage<'a> {
             modules,
             next: 0,
             awaited: Vec::new(),
+            left: None,
             track: Track::default(),
         });
         Ok(())
@@ -320,6 +344,9 @@ impl<'a> Stage<'a> {
                     break;
                 }
             }
+            if self.players.iter().all(Player::has_ended) {
+                break;
+            }
         }
         self.look(begin);
         history.read(&self.engine, begin);
@@ -328,16 +355,17 @@ impl<'a> Stage<'a> {
         Ok(self.told(history, counters, nanos))
     }
 
-    /// Whether two launches of each kind have been counted: one of them found caches as another had
-    /// left them.
+    /// Whether two launches of each kind have been counted, one of which found caches as another
+    /// had left them, and it is known how fast each is alone.
     fn knows_all(&self) -> bool {
         let mut wanted = BTreeSet::new();
         for step in self.players.iter().flat_map(|player| &player.application.pass) {
             let ctas = u64::try_from(step.grid.count()).unwrap_or(u64::MAX);
             wanted.insert((&step.kernel, LaunchShape::new(ctas, step.block, step.dynamic_shared)));
         }
+        let is_known = |profile: &KernelProfile| profile.launches >= 2 && profile.alone.is_some();
         let known =
-            self.profiles.values().flatten().filter(|(_, profile)| profile.launches >= 2).count();
+            self.profiles.values().flatten().filter(|(_, profile)| is_known(profile)).count();
         known >= wanted.len()
     }
 
@@ -386,7 +414,13 @@ impl<'a> Stage<'a> {
             let pass = &player.application.pass;
             let whole = !player.application.restored.is_empty();
             let (size, ahead) = if whole { (pass.len(), 1) } else { (BATCH, BATCHES_AHEAD) };
-            if pass.is_empty() || player.awaited.len() >= usize::try_from(ahead).unwrap_or(1) {
+            let size = player
+                .left
+                .map_or(size, |left| usize::try_from(left).unwrap_or(usize::MAX).min(size));
+            if pass.is_empty()
+                || size == 0
+                || player.awaited.len() >= usize::try_from(ahead).unwrap_or(1)
+            {
                 return Ok(());
             }
             if whole {
@@ -406,6 +440,7 @@ impl<'a> Stage<'a> {
         let player = &mut self.players[index];
         let step = &player.application.pass[player.next];
         player.next = (player.next + 1) % player.application.pass.len();
+        player.left = player.left.map(|left| left.saturating_sub(1));
         let kernels = player.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
         let kernel = kernels.iter().position(|kernel| *kernel.name == *step.kernel);
         let kernel = kernel.ok_or_else(|| format!("no kernel `{}`", step.kernel))?;

@@ -8,10 +8,14 @@ use Param::{Address, Float, Word};
 use partita_model::Dim3;
 
 /// The data of a workload, as its seed decides.
-struct Random(crate::Random);
+pub(crate) struct Random(crate::Random);
 
 impl Random {
-    fn next(&mut self) -> u32 {
+    pub(crate) fn new(seed: u64) -> Self {
+        Random(crate::Random::new(seed))
+    }
+
+    pub(crate) fn next(&mut self) -> u32 {
         let [a, b, c, d, ..] = self.0.bits().to_le_bytes();
         u32::from_le_bytes([a, b, c, d])
     }
@@ -21,12 +25,12 @@ impl Random {
     }
 
     /// Between 0 and 1.
-    fn part(&mut self) -> f32 {
+    pub(crate) fn part(&mut self) -> f32 {
         let [a, b, ..] = self.next().to_le_bytes();
         f32::from(u16::from_le_bytes([a, b])) / 65_536.0
     }
 
-    fn parts(&mut self, count: usize) -> Buffer {
+    pub(crate) fn parts(&mut self, count: usize) -> Buffer {
         Buffer::floats((0..count).map(|_| self.part()))
     }
 
@@ -51,7 +55,7 @@ pub fn workloads(seed: u64) -> Vec<Workload> {
     let memory = [lavamd, gaussian, lbm, dwt2d, gesummv, pvc, sc];
     let make = |memory_in_paper| {
         move |make: &fn(&mut Random) -> Application| Workload {
-            application: make(&mut Random(crate::Random::new(seed))),
+            application: make(&mut Random::new(seed)),
             memory_in_paper,
         }
     };
@@ -71,7 +75,9 @@ macro_rules! workload {
     };
 }
 
-fn plane(x: u32, y: u32) -> Dim3 {
+pub(crate) use workload;
+
+pub(crate) fn plane(x: u32, y: u32) -> Dim3 {
     Dim3 { x, y, z: 1 }
 }
 
@@ -187,7 +193,7 @@ fn lavamd(random: &mut Random) -> Application {
     )
 }
 
-fn gaussian(random: &mut Random) -> Application {
+pub(crate) fn gaussian(random: &mut Random) -> Application {
     const SIZE: u32 = 2048;
     const COLUMNS: u32 = 16;
     let mut matrix: Vec<f32> = (0..SIZE * SIZE).map(|_| random.part()).collect();
@@ -338,7 +344,7 @@ mod tests {
 
     #[test]
     fn data_is_the_seeds() {
-        let digest = |seed| tpacf(&mut Random(crate::Random::new(seed))).digest();
+        let digest = |seed| tpacf(&mut Random::new(seed)).digest();
         assert_eq!(digest(1), digest(1));
         assert_ne!(digest(1), digest(2));
     }

@@ -13,6 +13,7 @@
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
 //! | `ptx` | the PTX compiler |
 //! | `rig` | a device by itself, for `gpu` |
+//! | `slate` | Slate's table against MPS, time slices, even shares and an oracle |
 //! | `wire` | the border between processes |
 
 mod cd_search;
@@ -24,6 +25,7 @@ mod overhead;
 mod progress;
 mod ptx;
 mod rig;
+mod slate;
 mod wire;
 
 use clap::{Parser, Subcommand};
@@ -49,6 +51,7 @@ enum Command {
     Overhead(overhead::OverheadArgs),
     Ptx(ptx::PtxArgs),
     Resize(live::ResizeArgs),
+    Slate(slate::SlateArgs),
     Wire(wire::WireArgs),
 }
 
@@ -62,6 +65,7 @@ fn main() -> ExitCode {
         Command::Overhead(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Resize(args) => args.execute(),
+        Command::Slate(args) => args.execute(),
         Command::Wire(args) => args.report().and_then(|report| shown(&report, args.json)),
     })
 }

@@ -54,6 +54,7 @@ pub fn measure(
             spec,
             arrangement: Arrangement::CdSearch,
             cycles: CLASS_CYCLES,
+            launches: Vec::new(),
         };
         let mut wanted = study.alone_cells(&[]);
         wanted.push(beside.clone());

@@ -1,0 +1,206 @@
+//! `partita bench slate`: the evaluation of Slate (IPDPS '19 §V) on five programs of its kinds.
+
+mod figures;
+
+use crate::progress::Bar;
+use crate::shown;
+use clap::Args;
+use figures::{Figures, Pair};
+use partita_bench::pairing::{Pairing, makespan, split_makespan};
+use partita_bench::{Arrangement, Cell, Cells, samples};
+use partita_cli::demo::toolkit::cache_dir;
+use partita_cli::failure::Failure;
+use partita_cli::report::Report;
+use partita_emu::Spec;
+use partita_model::{PartitionerKind, SelectorKind};
+use std::fs;
+use std::path::PathBuf;
+
+const EXAMPLES: &str = "\
+Examples:
+  partita bench slate --quick
+      measure all 15 pairs with short runs
+  partita bench slate --quick --json | jq '.metrics[] | {name, value, goal}'
+      the same, as JSON
+  partita bench slate --only quasirandom,gaussian --decisions
+      measure three pairs, and print why applications run together
+  partita bench slate --out results
+      measure all pairs; after an interruption, the same command continues
+
+Runs are kept under PARTITA_CACHE_DIR, else XDG_CACHE_HOME/partita. A new build of this program
+computes them again.";
+
+/// What an application has to do, in SM cycles alone, and the same of a quick run.
+const WORK: u64 = 6_000_000;
+const QUICK_WORK: u64 = 1_500_000;
+/// What a split of the oracle is measured for.
+const SPLIT_CYCLES: u64 = 1_000_000;
+/// SMs of the first application in the splits that a quick run tries, in eighths of all.
+const QUICK_EIGHTHS: [u16; 5] = [1, 2, 4, 6, 7];
+
+/// The policy that is judged, and it with CD-search as its partitioner.
+const SLATE: Arrangement = Arrangement::Policy(SelectorKind::Slate, PartitionerKind::Demand);
+const SLATE_CD: Arrangement = Arrangement::Policy(SelectorKind::Slate, PartitionerKind::CdSearch);
+const EVEN: Arrangement = Arrangement::Policy(SelectorKind::Everyone, PartitionerKind::Even);
+
+/// Measure Slate's table: throughput of pairs against time slices, MPS, even shares and an oracle.
+#[derive(Args, Debug)]
+#[command(after_help = EXAMPLES)]
+pub struct SlateArgs {
+    /// Measure shorter runs, and fewer splits for the oracle.
+    #[arg(long)]
+    quick: bool,
+
+    /// Measure only these programs, and their pairs.
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+
+    /// The time that each application works alone, in SM cycles [default: 6,000,000; 1,500,000 with
+    /// --quick].
+    #[arg(long, value_name = "N",
+        value_parser = clap::value_parser!(u64).range(200_000..=1_000_000_000))]
+    cycles: Option<u64>,
+
+    /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
+    #[arg(long, value_name = "NAME", default_value = "titan-xp")]
+    spec: String,
+
+    /// The seed of the programs' data and of the choices that a GPU leaves open.
+    #[arg(long, value_name = "SEED", default_value_t = 1)]
+    seed: u64,
+
+    /// The number of runs at a time [default: the number of processors].
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Write a plot and a table of all pairs to this folder.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+
+    /// Print the policy's decisions for each pair, with the reasons.
+    #[arg(long, conflicts_with = "json")]
+    decisions: bool,
+
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl SlateArgs {
+    /// Measures.
+    pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        let spec = Spec::find(&self.spec)?;
+        let mut all = samples(self.seed);
+        let names: Vec<String> = all.iter().map(|sample| sample.name.clone()).collect();
+        if let Some(unknown) = self.only.iter().find(|name| !names.contains(name)) {
+            let names = names.join(", ");
+            return Err(Failure::new(format!("no program `{unknown}`: there are {names}")));
+        }
+        if !self.only.is_empty() {
+            all.retain(|sample| self.only.contains(&sample.name));
+        }
+        let folder = cache_dir().map(|folder| folder.join("cells"));
+        let mut cells = Cells::new(folder.as_deref(), self.seed)?;
+        let work = self.cycles.unwrap_or(if self.quick { QUICK_WORK } else { WORK });
+        let mut pairing = Pairing::new(&spec, all.iter().collect(), work);
+        self.compute("work", &mut cells, &pairing.first_cells())?;
+        pairing.take_work(&mut cells)?;
+        self.compute("alone", &mut cells, &pairing.alone_cells(&SLATE))?;
+        pairing.take_alone(&SLATE, &mut cells)?;
+        let pairs = self.pairs(&pairing, &mut cells)?;
+        let figures = Figures { pairing: &pairing, pairs };
+        let report = Report {
+            bench: "slate".into(),
+            device: format!("{}, {work} cycles of work", spec.name),
+            seed: self.seed,
+            metrics: figures.metrics(),
+        };
+        if let Some(folder) = &self.out {
+            let failed =
+                |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
+            fs::create_dir_all(folder).map_err(failed)?;
+            fs::write(folder.join("pairs.svg"), figures.plot()).map_err(failed)?;
+            fs::write(folder.join("pairs.csv"), figures.csv()).map_err(failed)?;
+        }
+        let mut text = shown(&report, self.json)?;
+        if !self.json {
+            text.extend(figures.table().into_bytes());
+        }
+        if self.decisions {
+            text.extend(figures.decisions().into_bytes());
+        }
+        Ok(text)
+    }
+
+    fn threads(&self) -> usize {
+        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
+        self.threads.unwrap_or_else(processors)
+    }
+
+    fn compute(&self, what: &str, cells: &mut Cells, wanted: &[Cell<'_>]) -> Result<(), Failure> {
+        let mut bar = Bar::new(what, "runs");
+        let result = cells.compute(wanted, self.threads(), &mut |progress| bar.show(progress));
+        bar.end();
+        Ok(result?)
+    }
+
+    fn pairs(&self, pairing: &Pairing<'_>, cells: &mut Cells) -> Result<Vec<Pair>, Failure> {
+        let pairs = pairing.pairs();
+        let arrangements = [Arrangement::TimeSlice, Arrangement::Mps, EVEN, SLATE, SLATE_CD];
+        let splits = self.splits(pairing.spec.sms);
+        let mut wanted: Vec<Cell<'_>> = Vec::new();
+        for pair in &pairs {
+            wanted.extend(arrangements.iter().map(|how| pairing.cell(pair, how.clone())));
+            wanted.extend(splits.iter().map(|split| split_cell(pairing, *pair, split)));
+        }
+        self.compute("pairs", cells, &wanted)?;
+        let pair = |members: &[usize; 2]| -> Result<Pair, Failure> {
+            let mut found = |how: &Arrangement| cells.get(&pairing.cell(members, how.clone()));
+            let slate = found(&SLATE)?;
+            let mut pair = Pair {
+                members: *members,
+                slices: makespan(&found(&Arrangement::TimeSlice)?),
+                mps: makespan(&found(&Arrangement::Mps)?),
+                even: makespan(&found(&EVEN)?),
+                slate: makespan(&slate),
+                slate_cd: makespan(&found(&SLATE_CD)?),
+                oracle: f64::INFINITY,
+                decisions: slate.decisions,
+            };
+            let alone = members.map(|index| pairing.solos[index].shared);
+            pair.oracle = alone.iter().sum();
+            for split in &splits {
+                let shared = cells.get(&split_cell(pairing, *members, split))?;
+                let speeds = [0, 1].map(|place| {
+                    let track = &shared.shares[place].track;
+                    let whole = pairing.ctas(members[place]) / alone[place];
+                    let done = track.ctas() as f64 / track.last_growth().max(1) as f64;
+                    done / whole
+                });
+                pair.oracle = pair.oracle.min(split_makespan(speeds, alone));
+            }
+            Ok(pair)
+        };
+        pairs.iter().map(pair).collect()
+    }
+
+    /// SMs of the two applications in the splits of the oracle.
+    fn splits(&self, sms: u16) -> Vec<[u16; 2]> {
+        let firsts: Vec<u16> = if self.quick {
+            QUICK_EIGHTHS.iter().map(|eighths| (sms * eighths / 8).max(1)).collect()
+        } else {
+            (2..sms).step_by(2).collect()
+        };
+        firsts.into_iter().map(|first| [first, sms - first]).collect()
+    }
+}
+
+/// A pair on a split that does not move, for a while.
+fn split_cell<'a>(pairing: &Pairing<'a>, members: [usize; 2], split: &[u16; 2]) -> Cell<'a> {
+    let arrangement = Arrangement::Static(split.to_vec());
+    Cell {
+        cycles: SPLIT_CYCLES.min(pairing.work),
+        launches: Vec::new(),
+        ..pairing.cell(&members, arrangement)
+    }
+}
