@@ -25,19 +25,11 @@
 
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
+use super::waiting::{Kind, Waiting};
 use crate::observer::{Expected, SHORT};
 use crate::turn::Turn;
-use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, SessionId, Sharing, StreamId};
-use std::collections::BTreeSet;
-
-/// A launch that could start if it were let.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Waiting {
-    pub(super) application: ApplicationId,
-    pub(crate) session: SessionId,
-    pub(crate) stream: StreamId,
-    pub(super) is_confined: bool,
-}
+use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, Sharing};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Launches in flight, by whether they keep to a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -67,28 +59,34 @@ impl Launches {
         let own = self.of.get(&application).copied().unwrap_or_default();
         let others_originals = self.in_flight.originals - own.originals;
         let now = turn.now();
-        let rests = |w: &Waiting| {
-            let has_rest = !w.is_confined && self.turns.is_resting(w.application, now);
-            has_rest || self.benched.contains(&w.application)
-        };
-        let mut before = self.waiting.range(..id).map(|(_, waiting)| waiting);
-        if is_confined {
-            let mut before = before.filter(|w| w.application == application || !rests(w));
-            return others_originals == 0
-                && !self.starved.values().any(|starved| *starved == application)
-                // An own launch goes first, another's original too.
-                && before.all(|w| w.is_confined != (w.application == application));
-        }
-        let follows = own.originals > 0;
-        // Where applications rest, what came before others does not make their turns longer.
-        let is_asked_for = |w: &Waiting| w.application != application && !rests(w);
-        if follows && turn.config().rests && self.waiting.values().any(is_asked_for) {
+        let waiting = &self.waiting;
+        let is_other = |other: ApplicationId| other != application;
+        let has_turn = |other: ApplicationId| is_other(other) && !self.benched.contains(&other);
+        let would_go = |other| has_turn(other) && !self.turns.is_resting(other, now);
+        if others_originals > 0 || waiting.before(id, Kind::Alone).any(would_go) {
             return false;
         }
-        others_originals + (self.in_flight.confined - own.confined) == 0
+        if is_confined {
+            // An own launch goes first.
+            return !waiting.is_before(id, (Kind::Confined, application))
+                && !self.starved.values().any(|starved| *starved == application);
+        }
+        if own.originals > 0 {
+            // Where applications rest, what came before others does not make their turns longer.
+            let is_asked_for = match turn.config().rests {
+                true => {
+                    waiting.of_kind(Kind::Confined).any(has_turn)
+                        || waiting.of_kind(Kind::Alone).any(would_go)
+                }
+                false => waiting.before(id, Kind::Confined).any(has_turn),
+            };
+            if is_asked_for {
+                return false;
+            }
+        }
+        self.in_flight.confined == own.confined
             && !self.turns.is_resting(application, now)
             && !self.benched.contains(&application)
-            && before.all(|w| w.application == application || rests(w) || w.is_confined && !follows)
     }
 
     /// The applications with work to which the policy gives no SM. Whether they are others now.
@@ -133,18 +131,29 @@ impl Launches {
     /// Enters a launch that has to wait for room or for its turn.
     pub(crate) fn wait_for_turn(&mut self, place: Place, pending: &Pending) {
         let Place { session, application, stream, main } = place;
-        let is_confined = pending.is_confined();
-        self.waiting.insert(main, Waiting { application, session, stream, is_confined });
+        let kind = Kind::of(pending.is_confined());
+        self.waiting.insert(main, Waiting { application, session, stream, kind });
     }
 
-    /// The first waiting launch from `from` on.
-    pub(crate) fn waiting_from(&self, from: OperationId) -> Option<(OperationId, Waiting)> {
-        self.waiting.range(from..).next().map(|(&id, &waiting)| (id, waiting))
+    /// The waiting launches that may be the next to start: the first of each application and kind,
+    /// by ticket.
+    pub(crate) fn candidates(&self) -> BTreeMap<OperationId, Waiting> {
+        self.waiting.first()
+    }
+
+    /// The candidate behind one that waits no longer.
+    pub(crate) fn candidate_behind(
+        &self,
+        (id, gone): (OperationId, Waiting),
+    ) -> Option<(OperationId, Waiting)> {
+        let is_gone = !self.waiting.contains(id);
+        is_gone.then(|| self.waiting.behind(id, (gone.kind, gone.application))).flatten()
     }
 
     /// Whether launches of other applications wait for room or for their turn.
     pub(crate) fn is_other_waiting(&self, application: ApplicationId) -> bool {
-        self.waiting.values().any(|waiting| waiting.application != application)
+        let mut kinds = [Kind::Confined, Kind::Alone].into_iter();
+        kinds.any(|kind| self.waiting.of_kind(kind).any(|other| other != application))
     }
 
     /// Launches that the device has of a stream.

@@ -85,7 +85,7 @@ impl Launches {
                 return Start::Demoted(pending);
             }
         };
-        self.waiting.remove(&place.main);
+        self.waiting.remove(place.main);
         self.took_off(place.application, true, turn.now());
         let Pending { mut spec, .. } = *pending;
         let work = Work::LaunchOn {

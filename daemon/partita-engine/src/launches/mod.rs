@@ -12,6 +12,7 @@
 //! | `helpers` | helper grids and their side streams |
 //! | `arrivals` | workers on their way |
 //! | `control_block` | memory and content of control blocks |
+//! | `waiting` | launches that wait for room or for their turn |
 //! | `watchdog` | launches that get nowhere |
 //! | `endings` | ends, and faults in the program's terms |
 //!
@@ -32,6 +33,7 @@ mod params;
 mod spec;
 mod ticket;
 mod turns;
+mod waiting;
 mod watchdog;
 mod worker;
 
@@ -45,7 +47,7 @@ pub(crate) use worker::{Measured, Staffing};
 
 use crate::handover::{Granted, Handover};
 use crate::turn::{Bug, Turn, earliest};
-use admission::{InFlight, Waiting};
+use admission::InFlight;
 use arrivals::Latency;
 use confinement::Confinements;
 use control_block::{BlockPool, signal_abort, signal_completed, signal_gates};
@@ -58,13 +60,13 @@ use partita_model::{
 use spec::{Claims, Run};
 use std::collections::{BTreeMap, BTreeSet};
 use turns::Turns;
+use waiting::WaitingLaunches;
 
 /// The machine of launches.
 pub(crate) struct Launches {
     // Boxed: entries come and go with each launch, and a map moves its neighbours each time.
     records: BTreeMap<LaunchId, Box<Launch>>,
-    /// Launches at the head of their queue that wait for room or for the device to be theirs alone.
-    waiting: BTreeMap<OperationId, Waiting>,
+    waiting: WaitingLaunches,
     /// Launches whose main grid is the first of its stream: those that may be running.
     front: BTreeSet<LaunchId>,
     /// Running launches with tasks left that have no place on any SM of their application.
@@ -88,7 +90,7 @@ impl Launches {
     pub(crate) fn new(turn: &mut Turn<'_>, window: WindowId) -> Result<Self, DeviceError> {
         Ok(Launches {
             records: BTreeMap::new(),
-            waiting: BTreeMap::new(),
+            waiting: WaitingLaunches::default(),
             front: BTreeSet::new(),
             starved: BTreeMap::new(),
             benched: BTreeSet::new(),
@@ -334,7 +336,7 @@ impl Launches {
     /// Forgets launches that were still queued.
     pub(crate) fn forget_queued(&mut self, queued: &[OperationId]) {
         for id in queued {
-            self.waiting.remove(id);
+            self.waiting.remove(*id);
         }
     }
 

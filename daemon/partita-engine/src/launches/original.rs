@@ -83,7 +83,7 @@ impl Launches {
         if original.abort {
             spec.params.push(Hidden::ControlBlock, block);
         }
-        self.waiting.remove(&place.main);
+        self.waiting.remove(place.main);
         let keeps_to = original.keeps_to;
         self.took_off(place.application, keeps_to.is_some(), turn.now());
         let access = workspace.map(|block| self.blocks.range(block));

@@ -10,8 +10,9 @@
 //! an idle device ([`crate::EngineConfig::rests`]).
 
 use super::Launches;
+use super::waiting::Kind;
 use partita_model::{ApplicationId, Nanos};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The turns and rests of all applications.
 #[derive(Debug, Default)]
@@ -51,12 +52,12 @@ impl Launches {
         application: ApplicationId,
         active: impl Iterator<Item = ApplicationId>,
     ) -> usize {
-        let waiting = self.waiting.values().map(|waiting| waiting.application);
-        let mut others: Vec<ApplicationId> =
-            active.chain(waiting).chain(self.of.keys().copied()).collect();
-        others.sort_unstable();
-        others.dedup();
-        others.iter().filter(|other| **other != application).count()
+        let (confined, alone) =
+            (self.waiting.of_kind(Kind::Confined), self.waiting.of_kind(Kind::Alone));
+        let mut others: BTreeSet<ApplicationId> =
+            active.chain(confined).chain(alone).chain(self.of.keys().copied()).collect();
+        others.remove(&application);
+        others.len()
     }
 
     /// The application's turn is over: it took the time `took`, and `others` applications were at
@@ -81,8 +82,8 @@ impl Launches {
     /// When a waiting original has rested enough; no later than `grace` from now, to see whether
     /// others are at work still.
     pub(crate) fn end_of_rest(&self, now: Nanos, grace: Nanos) -> Option<Nanos> {
-        let resting = self.waiting.values().filter(|waiting| !waiting.is_confined);
-        let until = resting.filter_map(|waiting| self.turns.rests.get(&waiting.application));
+        let resting = self.waiting.of_kind(Kind::Alone);
+        let until = resting.filter_map(|application| self.turns.rests.get(&application));
         until.filter(|until| **until > now).min().map(|until| (*until).min(now + grace))
     }
 }

@@ -19,6 +19,7 @@
 use super::Launches;
 use super::original::Original;
 use super::spec::{Claims, Launch, Run};
+use super::waiting::Kind;
 use crate::LogLevel;
 use crate::handover::Handover;
 use crate::turn::{Bug, Turn};
@@ -178,8 +179,8 @@ impl Launches {
         let alone = !launch.is_confined();
         // Workers keep nobody waiting but kernels that must be alone, and these keep everyone
         // waiting.
-        let mut others = self.waiting.values().filter(|waiting| waiting.application != own);
-        if others.any(|waiting| alone || !waiting.is_confined) {
+        let is_other_alone = self.waiting.of_kind(Kind::Alone).any(|other| other != own);
+        if is_other_alone || alone && self.is_other_waiting(own) {
             return true;
         }
         handover.given_away(own).any(|sm| launch.may_be_on(sm))

@@ -152,7 +152,7 @@ impl Launches {
         spec.params.push(Hidden::ControlBlock, block.0);
         let sent = layout.placed;
         handover.ledger_mut().enter(place.stream, spec.id, spec.cta, layout.workers);
-        self.waiting.remove(&place.main);
+        self.waiting.remove(place.main);
         self.took_off(place.application, true, turn.now());
         let (own, is_kept) = (layout.own, layout.is_kept);
         let (claims, id) = (Claims::new(block, gates, spec.first, (own, is_kept)), spec.id);

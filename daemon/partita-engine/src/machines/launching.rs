@@ -196,17 +196,18 @@ impl Machines {
         }
     }
 
-    /// Submits launches that wait for room or for their turn, in order of arrival.
+    /// Submits launches that wait for room or for their turn, in order of arrival. Where a launch
+    /// still waits, so do those of its application and kind behind it.
     pub(super) fn pump_waiting(&mut self, turn: &mut Turn<'_>) {
-        let mut from = OperationId(0);
-        while let Some((id, waiting)) = self.launches.waiting_from(from) {
-            from = OperationId(id.0 + 1);
+        let mut candidates = self.launches.candidates();
+        while let Some((id, waiting)) = candidates.pop_first() {
             match self.pump_stream(turn, waiting.session, waiting.stream) {
                 Pumped::Nothing => {}
                 Pumped::Some => self.pump_session(turn, waiting.session),
                 // The others go when it has failed.
                 Pumped::Failed => return,
             }
+            candidates.extend(self.launches.candidate_behind((id, waiting)));
         }
     }
 
@@ -262,7 +263,7 @@ impl Machines {
                         if let Some(at) = self.launches.end_of_rest(now, grace) {
                             self.launches.look_by(at);
                         }
-                        self.sessions.put_back(id, Queued::Launch(pending))?;
+                        self.sessions.await_turn(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
                     }
                 }

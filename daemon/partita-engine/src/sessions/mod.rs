@@ -135,6 +135,7 @@ impl Sessions {
             handles: BTreeMap::from([(StreamHandle::LEGACY, legacy)]),
             legacy,
             backlog: BTreeSet::new(),
+            awaiting_turn: BTreeSet::new(),
             parked: BTreeMap::new(),
             events: BTreeMap::new(),
             modules: BTreeMap::new(),
@@ -322,6 +323,7 @@ impl Sessions {
         // The session may have gone meanwhile, and with it everything queued.
         let record = self.records.get_mut(&session)?;
         record.backlog.clear();
+        record.awaiting_turn.clear();
         record.parked.clear();
         let operations: Vec<OperationId> = record
             .streams
@@ -444,6 +446,7 @@ impl Sessions {
             session.memory_used = 0;
             session.streams.clear();
             session.backlog.clear();
+            session.awaiting_turn.clear();
             session.parked.clear();
         }
         let records = &self.records;

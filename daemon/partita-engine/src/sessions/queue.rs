@@ -62,8 +62,11 @@ impl Sessions {
         let target = record.streams.get_mut(&stream).expect("a handle names a live stream");
         target.queue.push_back(id);
         target.last = Some(id);
-        record.backlog.insert(stream);
-        turn.push(Effect::PumpStream(session, stream));
+        // What is behind a head that waits for its turn goes when that has gone.
+        if !record.awaiting_turn.contains(&stream) {
+            record.backlog.insert(stream);
+            turn.push(Effect::PumpStream(session, stream));
+        }
         id
     }
 
@@ -94,7 +97,8 @@ impl Sessions {
         }
     }
 
-    /// The first stream from `from` on that has something queued and is not parked.
+    /// The first stream from `from` on that has something queued, is not parked and does not await
+    /// its turn.
     pub(crate) fn backlog_from(&self, session: SessionId, from: StreamId) -> Option<StreamId> {
         // The session may have gone or failed since the pump of its queues became due.
         self.records
@@ -155,10 +159,24 @@ impl Sessions {
         }
     }
 
-    /// Gives a launch back that has to wait.
-    pub(crate) fn put_back(&mut self, id: OperationId, launch: Queued) -> Result<(), Bug> {
+    /// Gives a launch back that has to wait. The pump of its session's queues looks at it again.
+    pub(crate) fn put_back(&mut self, id: OperationId, queued: Queued) -> Result<(), Bug> {
         let operation = self.operations.get_mut(&id).ok_or(Bug::NoOperation(id))?;
-        operation.stage = Stage::Queued(launch);
+        operation.stage = Stage::Queued(queued);
+        let (session, stream) = (operation.session, operation.stream);
+        self.records.get_mut(&session).ok_or(Bug::NoSession(session))?.goes_on(stream);
+        Ok(())
+    }
+
+    /// Gives an operation back that waits for its turn among those of others. Only whoever lets it
+    /// wait looks at it again.
+    pub(crate) fn await_turn(&mut self, id: OperationId, queued: Queued) -> Result<(), Bug> {
+        let operation = self.operations.get_mut(&id).ok_or(Bug::NoOperation(id))?;
+        operation.stage = Stage::Queued(queued);
+        let (session, stream) = (operation.session, operation.stream);
+        let record = self.records.get_mut(&session).ok_or(Bug::NoSession(session))?;
+        record.backlog.remove(&stream);
+        record.awaiting_turn.insert(stream);
         Ok(())
     }
 
@@ -175,7 +193,9 @@ impl Sessions {
         operation.stage = Stage::InFlight;
         let (session, stream, then) = (operation.session, operation.stream, operation.then);
         let after = std::mem::take(&mut operation.after);
-        self.records.get_mut(&session).ok_or(Bug::NoStream(stream))?.unpark(id);
+        let record = self.records.get_mut(&session).ok_or(Bug::NoStream(stream))?;
+        record.unpark(id);
+        record.goes_on(stream);
         self.submit_waits(turn, (session, stream), after, &work)?;
         let result = turn.device.enqueue(stream, id, work);
         let target = self.stream_mut(session, stream).ok_or(Bug::NoStream(stream))?;
@@ -306,11 +326,15 @@ impl Sessions {
             }
         }
         let has_backlog = !record.backlog.is_empty();
+        let awaits_turn = !record.awaiting_turn.is_empty();
         let is_closing = record.state == SessionState::Closing;
         self.notify_waiters(turn, session, id);
         self.drop_stream_if_done(turn, session, stream);
         if has_backlog {
             turn.push(Effect::PumpSession(session));
+        }
+        if awaits_turn {
+            turn.push(Effect::PumpWaiting);
         }
         if is_closing {
             turn.push(Effect::Release(session));

@@ -46,8 +46,10 @@ pub(crate) struct Session {
     pub(super) streams: BTreeMap<StreamId, Stream>,
     pub(super) handles: BTreeMap<StreamHandle, StreamId>,
     pub(super) legacy: StreamId,
-    /// Streams that have operations queued and are not parked.
+    /// Streams that have operations queued, are not parked and do not await a turn.
     pub(super) backlog: BTreeSet<StreamId>,
+    /// Streams whose head waits for its turn among those of others.
+    pub(super) awaiting_turn: BTreeSet<StreamId>,
     /// Streams whose head depends on an operation that has not been submitted, by that operation.
     /// Nothing else can let them go on, so nobody looks at them before.
     pub(super) parked: BTreeMap<OperationId, BTreeSet<StreamId>>,
@@ -94,6 +96,13 @@ impl Session {
         self.backlog.extend(self.parked.remove(&on).unwrap_or_default());
     }
 
+    /// The head of a stream does not wait for its turn any more.
+    pub(super) fn goes_on(&mut self, stream: StreamId) {
+        if self.awaiting_turn.remove(&stream) {
+            self.backlog.insert(stream);
+        }
+    }
+
     pub(crate) fn is_open(&self) -> bool {
         self.state == SessionState::Open
     }
@@ -128,7 +137,7 @@ impl Session {
 
     /// Streams that have something queued and wait for no other stream of the session.
     pub(crate) fn queued_streams(&self) -> usize {
-        self.backlog.len()
+        self.backlog.len() + self.awaiting_turn.len()
     }
 
     /// Whether one of a kernel's parameters is an address in host memory.

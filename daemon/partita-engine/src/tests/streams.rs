@@ -2,7 +2,7 @@
 
 use super::world::{ALONE, LONG, World};
 use crate::{Action, EventHandle, Request, Sequence, StreamHandle, StreamKind};
-use partita_model::SessionId;
+use partita_model::{SessionId, StreamId};
 
 /// Streams in a chain.
 const STREAMS: u64 = 50;
@@ -67,6 +67,10 @@ fn streams_that_wait_for_room_are_counted() {
         world.start(session, number, LONG, 2);
     }
     assert_eq!(world.engine.queued_streams(session) as u64, STREAMS);
+    // What an end costs does not depend on how many wait: one of them may be the next.
+    let machines = &world.engine.machines;
+    assert_eq!(machines.sessions.backlog_from(session, StreamId(0)), None);
+    assert_eq!(machines.launches.candidates().len(), 1);
     assert_eq!(world.synchronize(session), 0);
     assert_eq!(world.engine.queued_streams(session), 0);
     world.finish();
