@@ -5,7 +5,9 @@ use super::as_written::Now;
 use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
 use crate::observer::Account;
-use crate::sessions::{Answer, Call, Forming, Head, Queued, Refusal, Submitted, Taken, Then};
+use crate::sessions::{
+    Answer, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
+};
 use crate::turn::{Bug, Turn};
 use crate::{LogLevel, Payload, Request};
 use partita_device::AddressRange;
@@ -244,7 +246,17 @@ impl Machines {
             other => other,
         };
         let (work, expected) = match head {
-            Head::Work(work) => (work, None),
+            Head::Work(work) => match self.sessions.copy_turn(turn, (session, stream), id, work) {
+                CopyTurn::Whole(work) => (work, None),
+                CopyTurn::Piece { piece, rest } => {
+                    let is_taken = self.sessions.submit_piece(turn, id, piece, rest)?;
+                    return Ok(if is_taken { Pumped::Some } else { Pumped::Failed });
+                }
+                CopyTurn::Wait(work) => {
+                    self.sessions.await_turn(id, Queued::Plain(work))?;
+                    return Ok(Pumped::Nothing);
+                }
+            },
             Head::Closed | Head::Forming(_) => return Ok(Pumped::Nothing),
             Head::Launch(pending) => {
                 let launch = pending.spec.id;

@@ -8,6 +8,7 @@
 //! a launch may start is the business of [`crate::launches`].
 
 mod ahead;
+mod copies;
 mod events;
 mod forms;
 mod memory;
@@ -21,6 +22,7 @@ mod textures;
 mod waiting;
 mod window;
 
+pub(crate) use copies::CopyTurn;
 pub(crate) use modules::program_line;
 pub(crate) use queue::{Head, Submitted};
 pub(crate) use record::{Call, Forming, LoadedInstance, Queued, Session, Then};
@@ -82,6 +84,7 @@ pub(crate) struct Sessions {
     loading: BTreeMap<ModuleId, Loads>,
     /// Prepared modules that the device does not get yet, and until when.
     held: BTreeMap<(SessionId, crate::ModuleHandle), modules::Held>,
+    copies: copies::Copies,
     quotas: Vec<MemoryQuota>,
     /// The most sessions of one tenant; without it, no limit.
     per_user: Option<SessionsPerUser>,
@@ -321,6 +324,7 @@ impl Sessions {
         session: SessionId,
     ) -> Option<Dropped> {
         // The session may have gone meanwhile, and with it everything queued.
+        self.forget_copies(turn, session);
         let record = self.records.get_mut(&session)?;
         record.backlog.clear();
         record.awaiting_turn.clear();
@@ -440,6 +444,7 @@ impl Sessions {
             }
         }
         self.loading.clear();
+        self.copies.device_lost();
         for session in self.records.values_mut() {
             session.operations = 0;
             session.loading = 0;

@@ -219,7 +219,7 @@ impl Sessions {
     }
 
     /// Lets a stream wait for operations of others, on which the work that follows depends.
-    fn submit_waits(
+    pub(super) fn submit_waits(
         &mut self,
         turn: &mut Turn<'_>,
         (session, stream): (SessionId, StreamId),
@@ -308,6 +308,7 @@ impl Sessions {
     pub(crate) fn retire(&mut self, turn: &mut Turn<'_>, id: OperationId) -> Option<LaunchId> {
         // The device may tell the end of what a lost device's sessions have forgotten.
         let operation = self.operations.remove(&id)?;
+        self.copy_ended(turn, id);
         let (session, stream) = (operation.session, operation.stream);
         let record = self.records.get_mut(&session)?;
         record.operations -= 1;

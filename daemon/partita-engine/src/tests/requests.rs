@@ -19,7 +19,7 @@ use partita_model::{
 };
 use std::sync::{Arc, Mutex};
 
-struct Buffer(Mutex<Vec<u8>>);
+pub(crate) struct Buffer(pub(crate) Mutex<Vec<u8>>);
 
 impl HostMemory for Buffer {
     fn size(&self) -> u64 {
@@ -36,7 +36,7 @@ impl HostMemory for Buffer {
 }
 
 /// Gives a session an arena with this content.
-fn share(world: &mut World, session: SessionId, bytes: &[u8]) -> Arc<Buffer> {
+pub(crate) fn share(world: &mut World, session: SessionId, bytes: &[u8]) -> Arc<Buffer> {
     let memory = Arc::new(Buffer(Mutex::new(bytes.to_vec())));
     world.engine.set_arena(session, memory.clone());
     memory

@@ -156,11 +156,19 @@ impl World {
     }
 
     pub(crate) fn open(&mut self, tag: Option<&str>) -> (SessionId, ApplicationId) {
+        self.open_as(TenantId(1000), tag)
+    }
+
+    pub(crate) fn open_as(
+        &mut self,
+        tenant: TenantId,
+        tag: Option<&str>,
+    ) -> (SessionId, ApplicationId) {
         let session = SessionId(self.next_session);
         self.next_session += 1;
         let identity = SessionIdentity {
             session,
-            tenant: TenantId(1000),
+            tenant,
             pid: 42,
             program: "program".to_owned(),
             tag: tag.map(str::to_owned),

@@ -130,6 +130,8 @@ pub(crate) struct FakeDevice {
     textures: BTreeMap<u64, WindowId>,
     /// Operations in the order in which they ended.
     pub(crate) finished: Vec<OperationId>,
+    /// Copies between host and device: the device's address, and bytes.
+    pub(crate) copied: Vec<(u64, u64)>,
     /// Whose a window is, by its first address.
     pub(crate) applications: BTreeMap<u64, ApplicationId>,
     /// Per SM, the application whose workers are registered there, and how many.
@@ -197,6 +199,7 @@ impl FakeDevice {
             next_array: 1 << 47,
             textures: BTreeMap::new(),
             finished: Vec::new(),
+            copied: Vec::new(),
             applications: BTreeMap::new(),
             registered: vec![(ApplicationId(0), 0); sm_count.into()],
             executed: BTreeMap::new(),

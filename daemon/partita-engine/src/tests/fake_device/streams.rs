@@ -46,12 +46,14 @@ impl FakeDevice {
                     Work::CopyToDevice { to, from } => {
                         let mut data = vec![0; usize::try_from(from.bytes()).unwrap()];
                         from.read(0, &mut data);
+                        self.copied.push((to.0, from.bytes()));
                         self.span(to.0, data.len()).expect("use after free").copy_from_slice(&data);
                     }
                     Work::CopyToHost { to, from } => {
                         let bytes = usize::try_from(to.bytes()).unwrap();
                         let data = self.span(from.0, bytes).expect("use after free").to_vec();
                         to.write(0, &data);
+                        self.copied.push((from.0, to.bytes()));
                     }
                     Work::Marker | Work::Wait { .. } | Work::WaitValue { .. } => {}
                 }
