@@ -9,7 +9,8 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 const HEAD: &str = ".version 8.0\n.target sm_75\n.address_size 64\n";
-/// Kernels of a module that gets no forms.
+/// Kernels of a module that gets no forms at once. A kernel that names the module's constant gets
+/// none later.
 const TOO_MANY_KERNELS: usize = 3000;
 /// Bytes of page-locked memory that an act asks for at once.
 const MANAGED: u64 = 64 << 20;
@@ -184,15 +185,13 @@ pub fn huge_grids(attack: &mut Attack) -> Outcome {
 pub fn originals(attack: &mut Attack) -> Outcome {
     let session: Session = attack.session()?;
     let mut text = floods::small_kernels(TOO_MANY_KERNELS, attack.random.bits());
-    let kernels = include_str!("kernels.ptx");
-    let body = kernels.split_once(".address_size 64").map_or("", |(_, body)| body);
-    text.push_str(body);
+    text.push_str(include_str!("constant.ptx"));
     let module = client::load(attack, &session, &text)?;
     let data = attack.tally.count(session.mem_alloc(client::BYTES))?;
     let client = Client { session, module, data };
     loop {
         let (ctas, steps) = *attack.random.one_of(&[(1000, 1000), (4000, 1000), (20_000, 500)]);
-        attack.tally.count(client.launch("busy", &Shape::of(ctas), client.data, &[steps]))?;
+        attack.tally.count(client.launch("shares", &Shape::of(ctas), client.data, &[steps]))?;
         attack.tally.count(client.session.synchronize(None))?;
     }
 }
