@@ -10,10 +10,9 @@ pub struct EngineConfig {
     pub window: Option<Bytes>,
     /// Time for which an application without work keeps its SMs. Then it lends them.
     pub idle_grace: Nanos,
-    /// Whether applications whose kernels run alone give others their share of time. Such a kernel
-    /// then waits on an idle device, and the caller has to let time pass
-    /// ([`crate::Engine::awaits_timer`]).
-    pub rests: bool,
+    /// Whether applications whose kernels run alone give others their share of time, and by which
+    /// clock.
+    pub rests: Rests,
     /// Time between two looks at running launches while SMs change hands. A resize takes this time
     /// beyond the last task. It is well below the latency of a launch: CTAs of a helper grid that
     /// land on an SM before the engine has seen it free leave the SM again.
@@ -58,12 +57,24 @@ pub struct EngineConfig {
     pub trace_entries: usize,
 }
 
+/// The clock by which applications rest whose kernels run alone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Rests {
+    /// They do not rest: the order of arrival decides.
+    Never,
+    /// Device time. A kernel may then wait on an idle device, and the caller has to let time pass
+    /// ([`crate::Engine::awaits_timer`]).
+    ByDevice,
+    /// The host's time, for devices without time ([`crate::Engine::host_time_is`]).
+    ByHost,
+}
+
 impl Default for EngineConfig {
     fn default() -> Self {
         EngineConfig {
             window: None,
             idle_grace: Nanos(1_000_000),
-            rests: false,
+            rests: Rests::Never,
             handover_tick: Nanos(1_000),
             unsettled_tick: Nanos(10_000),
             settled_tick: Nanos(50_000),

@@ -125,6 +125,22 @@ impl Engine {
         self.turn(device, |machines, turn| machines.watch_host_time(turn, spent));
     }
 
+    /// The host's time is `now`, from some beginning on: kernels that run alone may have rested
+    /// enough by it ([`Rests::ByHost`](crate::Rests::ByHost)).
+    pub fn host_time_is(&mut self, device: &mut dyn Device, now: Nanos) {
+        self.common.host_now = now;
+        if self.machines.launches.has_rested(now) {
+            self.turn(device, |_, turn| turn.push(Effect::PumpWaiting));
+        }
+    }
+
+    /// The host time at which [`Engine::host_time_is`] wants to be called, be the device busy or
+    /// not.
+    #[must_use]
+    pub fn rest_ends(&self) -> Option<Nanos> {
+        self.machines.launches.rest_ends()
+    }
+
     /// The next action for the shell.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.common.actions.pop_front()

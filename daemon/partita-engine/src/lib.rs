@@ -80,7 +80,7 @@ use partita_model::request::{
 };
 
 pub use action::{Action, LogLevel};
-pub use config::EngineConfig;
+pub use config::{EngineConfig, Rests};
 pub use engine::Engine;
 pub use launches::CancelError;
 pub use partita_policy::PlanError;

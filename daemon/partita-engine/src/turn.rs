@@ -2,7 +2,7 @@
 //! share. Nothing here decides anything.
 
 use crate::effects::{Effect, Effects};
-use crate::{Action, EngineConfig, LogLevel, Payload};
+use crate::{Action, EngineConfig, LogLevel, Payload, Rests};
 use partita_device::{Device, Guards};
 use partita_model::{
     ApplicationId, CudaResult, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId, SessionId,
@@ -14,6 +14,8 @@ use std::collections::VecDeque;
 pub(crate) struct Common {
     pub(crate) facts: DeviceFacts,
     pub(crate) config: EngineConfig,
+    /// Host time, where the shell tells it.
+    pub(crate) host_now: Nanos,
     /// How the device is shared.
     pub(crate) sharing: Sharing,
     pub(crate) guards: Guards,
@@ -27,6 +29,7 @@ impl Common {
         Common {
             facts: device.facts().clone(),
             config,
+            host_now: Nanos::default(),
             sharing: device.sharing(),
             guards: device.guards(),
             effects: Effects::default(),
@@ -50,6 +53,14 @@ pub(crate) struct Turn<'a> {
 impl Turn<'_> {
     pub(crate) fn now(&self) -> Nanos {
         self.device.now()
+    }
+
+    /// The time by which kernels rest that run alone.
+    pub(crate) fn rest_clock(&self) -> Nanos {
+        match self.common.config.rests {
+            Rests::ByHost => self.common.host_now,
+            Rests::Never | Rests::ByDevice => self.now(),
+        }
     }
 
     pub(crate) fn config(&self) -> &EngineConfig {

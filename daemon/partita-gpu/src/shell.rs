@@ -22,7 +22,7 @@ use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use partita_device::{Activity, Device, DeviceError, Event, Guards, Horizon};
-use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose};
+use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose, Rests};
 use partita_model::request::{ImageId, ModuleHandle};
 use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId, Timekeeping};
 use partita_wire::BellState;
@@ -178,6 +178,8 @@ pub struct Shell {
     worked: Duration,
     /// The time of the last check of the descriptors.
     looked: Instant,
+    /// Since when the engine's host time counts.
+    begun: Instant,
 }
 
 impl Shell {
@@ -196,7 +198,10 @@ impl Shell {
         let measured = (device.facts().kind == DeviceKind::Cuda)
             .then(|| calibration::obtain(text, device.as_mut(), store.as_deref()));
         // The configuration says whether its policy wants profiles.
-        let rests = device.facts().timekeeping != Timekeeping::Off;
+        let rests = match device.facts().timekeeping {
+            Timekeeping::Off => Rests::ByHost,
+            _ => Rests::ByDevice,
+        };
         let config = EngineConfig { profiling: false, rests, ..EngineConfig::default() };
         let mut engine = Engine::new(config, device.as_mut())?;
         match engine.set_trace(device.as_mut(), true) {
@@ -242,6 +247,7 @@ impl Shell {
             held_since: None,
             worked: Duration::ZERO,
             looked: Instant::now(),
+            begun: Instant::now(),
         };
         shell.set_unfenced(&[]);
         Ok(shell)
@@ -254,6 +260,7 @@ impl Shell {
     pub fn run(mut self) -> Result<(), ShellError> {
         loop {
             self.look_at_memory(Instant::now())?;
+            self.tell_host_time();
             let restless = self.serve_sessions()?;
             self.carry_out()?;
             if self.device_activity != Activity::Idle || self.pacer.rules().is_some() {
@@ -285,8 +292,25 @@ impl Shell {
         self.engine.set_unfenced(tenants.iter().copied().chain([Some(own)]));
     }
 
-    /// On a device whose time advances by itself, the engine's timers expire without calls.
+    /// Kernels that have rested enough by the host's time may go.
+    fn tell_host_time(&mut self) {
+        let now = self.host_now();
+        if self.engine.rest_ends().is_some_and(|at| at <= now) {
+            self.device_activity = Activity::Busy;
+        }
+        self.engine.host_time_is(self.device.as_mut(), now);
+    }
+
+    fn host_now(&self) -> Nanos {
+        Nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Kernels that rest by the host's time end their rest without calls. On a device whose time
+    /// advances by itself, the engine's timers expire without calls.
     fn pause_until_news(&self) -> Pause {
+        if let Some(at) = self.engine.rest_ends() {
+            return Pause::For(at.saturating_sub(self.host_now()));
+        }
         let timer = self.device.news().and_then(|_| self.engine.next_timer());
         match timer {
             Some(timer) => Pause::For(timer.saturating_sub(self.device.now())),

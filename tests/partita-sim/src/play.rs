@@ -6,7 +6,7 @@ use crate::random::Random;
 use crate::world::World;
 use partita_device::{Activity, Device};
 use partita_emu::{EmulatedGpu, Options, Spec, Timing};
-use partita_engine::{CloseReason, EngineConfig};
+use partita_engine::{CloseReason, EngineConfig, Rests};
 use partita_model::{
     ApplicationId, Nanos, Originals, PartitionerKind, PolicyConfig, SelectorKind, Sharing, SmId,
     SmSet,
@@ -81,7 +81,7 @@ fn setup(random: &mut Random) -> Result<(EmulatedGpu, EngineConfig), String> {
         _ => Originals::Short,
     };
     // Rests end by timers.
-    let rests = timing == Timing::On;
+    let rests = if timing == Timing::On { Rests::ByDevice } else { Rests::Never };
     let config =
         EngineConfig { trace_entries: 1 << 22, originals, rests, ..EngineConfig::default() };
     Ok((EmulatedGpu::new(spec, options), config))

@@ -26,6 +26,7 @@
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
 use super::waiting::{Kind, Waiting};
+use crate::Rests;
 use crate::observer::{Expected, SHORT};
 use crate::turn::Turn;
 use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, Sharing};
@@ -58,7 +59,7 @@ impl Launches {
         }
         let own = self.of.get(&application).copied().unwrap_or_default();
         let others_originals = self.in_flight.originals - own.originals;
-        let now = turn.now();
+        let now = turn.rest_clock();
         let waiting = &self.waiting;
         let is_other = |other: ApplicationId| other != application;
         let has_turn = |other: ApplicationId| is_other(other) && !self.benched.contains(&other);
@@ -74,11 +75,11 @@ impl Launches {
         if own.originals > 0 {
             // Where applications rest, what came before others does not make their turns longer.
             let is_asked_for = match turn.config().rests {
-                true => {
+                Rests::ByDevice | Rests::ByHost => {
                     waiting.of_kind(Kind::Confined).any(has_turn)
                         || waiting.of_kind(Kind::Alone).any(would_go)
                 }
-                false => waiting.before(id, Kind::Confined).any(has_turn),
+                Rests::Never => waiting.before(id, Kind::Confined).any(has_turn),
             };
             if is_asked_for {
                 return false;
@@ -97,9 +98,15 @@ impl Launches {
     }
 
     /// A launch has started.
-    pub(super) fn took_off(&mut self, application: ApplicationId, is_confined: bool, now: Nanos) {
+    pub(super) fn took_off(
+        &mut self,
+        turn: &Turn<'_>,
+        application: ApplicationId,
+        is_confined: bool,
+    ) {
+        self.turns.saw(turn, application);
         if !is_confined {
-            self.turns.begin(application, now);
+            self.turns.begin(application, turn.rest_clock());
         }
         *self.in_flight.of_mut(is_confined) += 1;
         *self.of.entry(application).or_default().of_mut(is_confined) += 1;
@@ -108,10 +115,11 @@ impl Launches {
     /// A launch is gone. The time of its application's turn, if that ends with it.
     pub(super) fn landed(
         &mut self,
+        turn: &Turn<'_>,
         application: ApplicationId,
         is_confined: bool,
-        now: Nanos,
     ) -> Option<Nanos> {
+        self.turns.saw(turn, application);
         *self.in_flight.of_mut(is_confined) -= 1;
         let own = self.of.entry(application).or_default();
         *own.of_mut(is_confined) -= 1;
@@ -119,7 +127,7 @@ impl Launches {
         if own.total() == 0 {
             self.of.remove(&application);
         }
-        is_last.then(|| self.turns.end(application, now)).flatten()
+        is_last.then(|| self.turns.end(application, turn.rest_clock())).flatten()
     }
 
     /// Whether other applications have launches in flight.

@@ -128,7 +128,7 @@ impl Launches {
             return Ok(None);
         }
         let launch = self.records.remove(&id).ok_or(Bug::NoLaunch(id))?;
-        let took = self.landed(launch.place.application, launch.is_confined(), turn.now());
+        let took = self.landed(turn, launch.place.application, launch.is_confined());
         match &launch.run {
             Run::Worker(_) | Run::Ticket(_) => {
                 handover.ledger_mut().leave(launch.place.stream, id)?;

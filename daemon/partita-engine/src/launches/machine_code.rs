@@ -86,7 +86,7 @@ impl Launches {
             }
         };
         self.waiting.remove(place.main);
-        self.took_off(place.application, true, turn.now());
+        self.took_off(turn, place.application, true);
         let Pending { mut spec, .. } = *pending;
         let work = Work::LaunchOn {
             launch: partita_device::GridSpec {

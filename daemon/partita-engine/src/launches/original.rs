@@ -85,7 +85,7 @@ impl Launches {
         }
         self.waiting.remove(place.main);
         let keeps_to = original.keeps_to;
-        self.took_off(place.application, keeps_to.is_some(), turn.now());
+        self.took_off(turn, place.application, keeps_to.is_some());
         let access = workspace.map(|block| self.blocks.range(block));
         let grid = partita_device::GridSpec {
             cooperative: spec.cooperative && spec.kernel.is_machine_code,

@@ -153,7 +153,7 @@ impl Launches {
         let sent = layout.placed;
         handover.ledger_mut().enter(place.stream, spec.id, spec.cta, layout.workers);
         self.waiting.remove(place.main);
-        self.took_off(place.application, true, turn.now());
+        self.took_off(turn, place.application, true);
         let (own, is_kept) = (layout.own, layout.is_kept);
         let (claims, id) = (Claims::new(block, gates, spec.first, (own, is_kept)), spec.id);
         let run = match count {

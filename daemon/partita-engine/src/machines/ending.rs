@@ -5,7 +5,7 @@ use crate::effects::Effect;
 use crate::launches::code_of;
 use crate::sessions::{Call, Then};
 use crate::turn::{Bug, Turn};
-use crate::{Action, CloseReason, LogLevel};
+use crate::{Action, CloseReason, LogLevel, Rests};
 use partita_device::{Fault, Outcome};
 use partita_model::{ApplicationId, Console, CudaResult, LaunchId, Nanos, OperationId, SessionId};
 
@@ -141,10 +141,10 @@ impl Machines {
     fn finish(&mut self, turn: &mut Turn<'_>, id: LaunchId) -> Result<(), Bug> {
         let gone = self.launches.finish(turn, &mut self.handover, id)?;
         let Some(gone) = gone else { return Ok(()) };
-        if let Some(took) = gone.turn.filter(|_| turn.config().rests) {
+        if let Some(took) = gone.turn.filter(|_| turn.config().rests != Rests::Never) {
             let application = gone.launch.place().application;
-            let others = self.launches.others_at_work(application, self.observer.active());
-            self.launches.rest(application, (took, others), turn.now());
+            let others = self.launches.others_at_work(turn, application, self.observer.active());
+            self.launches.rest(turn, application, (took, others));
         }
         self.let_modules_in(turn);
         if let Some((session, barrier)) = gone.barrier() {

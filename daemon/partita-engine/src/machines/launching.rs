@@ -271,10 +271,7 @@ impl Machines {
                     }
                     Start::Wait(pending) | Start::Demoted(pending) => {
                         self.launches.wait_for_turn(place, &pending);
-                        let (now, grace) = (turn.now(), turn.config().idle_grace);
-                        if let Some(at) = self.launches.end_of_rest(now, grace) {
-                            self.launches.look_by(at);
-                        }
+                        self.launches.look_after_rest(turn);
                         self.sessions.await_turn(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
                     }
@@ -305,7 +302,8 @@ impl Machines {
     fn start(&mut self, turn: &mut Turn<'_>, place: Place, mut pending: Box<Pending>) -> Start {
         let is_confined = pending.is_confined();
         let application = place.application;
-        if !is_confined && self.launches.others_at_work(application, self.observer.active()) == 0 {
+        let active = || self.observer.active();
+        if !is_confined && self.launches.others_at_work(turn, application, active()) == 0 {
             self.launches.end_rest(application);
         }
         if !self.launches.may_go(turn, place, is_confined) {

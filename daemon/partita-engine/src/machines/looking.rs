@@ -45,7 +45,7 @@ impl Machines {
             (false, true) => config.unsettled_tick,
             (false, false) => config.settled_tick,
         };
-        let rested = self.launches.end_of_rest(now, config.idle_grace);
+        let rested = self.launches.end_of_device_rest(turn);
         self.launches.look_again(now + pause, rested);
     }
 

@@ -1,8 +1,8 @@
 //! Kernels that run alone, beside an application that shares.
 
 use super::world::{ALONE, MEDIUM, World};
-use crate::{EngineConfig, Request, StreamHandle, StreamKind};
-use partita_model::{Bytes, SessionId};
+use crate::{EngineConfig, Request, Rests, StreamHandle, StreamKind};
+use partita_model::{Bytes, Nanos, SessionId};
 
 const STREAMS: u64 = 3;
 /// Launches in all streams.
@@ -49,8 +49,11 @@ fn time_of(world: &mut World, session: SessionId) -> u64 {
 
 #[test]
 fn kernels_that_run_alone_leave_others_their_share_of_time() {
-    let config =
-        EngineConfig { rests: true, window: Some(Bytes(1 << 26)), ..EngineConfig::default() };
+    let config = EngineConfig {
+        rests: Rests::ByDevice,
+        window: Some(Bytes(1 << 26)),
+        ..EngineConfig::default()
+    };
     let mut world = World::with_config(8, config);
     let (shares, _) = world.session();
     let alone = time_of(&mut world, shares);
@@ -64,6 +67,39 @@ fn kernels_that_run_alone_leave_others_their_share_of_time() {
     assert!(beside < alone * SLOWER, "{beside} ns, {alone} ns alone");
     assert!(left < 4_950, "{left} launches are left: they starve");
     // Nobody else is at work any more: they follow each other.
+    assert_eq!(world.synchronize(greedy), 0);
+    world.finish();
+}
+
+/// Host time of a turn in nanoseconds.
+const TURN: u64 = 20_000_000;
+
+/// The same where the device keeps no time: a turn of host time is followed by as much for the
+/// other application, whatever the device's clock says.
+#[test]
+fn kernels_that_run_alone_rest_by_host_time() {
+    let (rests, window) = (Rests::ByHost, Some(Bytes(1 << 26)));
+    let mut world = World::with_config(8, EngineConfig { rests, window, ..Default::default() });
+    let (shares, _) = world.session();
+    let (greedy, _) = world.session();
+    let mut host = Nanos(1_000_000_000);
+    world.engine.host_time_is(&mut world.device, host);
+    world.start(shares, 0, MEDIUM, 64);
+    assert_eq!(world.synchronize(shares), 0);
+    world.start(greedy, 0, ALONE, 64);
+    host.0 += TURN;
+    world.engine.host_time_is(&mut world.device, host);
+    assert_eq!(world.synchronize(greedy), 0);
+    world.start(greedy, 0, ALONE, 64);
+    world.run();
+    assert_eq!(world.engine.operations(greedy), 1, "the second rests");
+    let end = world.engine.rest_ends();
+    assert_eq!(end, Some(Nanos(host.0 + TURN)));
+    // Launches of the other application do not wait meanwhile.
+    world.start(shares, 0, MEDIUM, 64);
+    assert_eq!(world.synchronize(shares), 0);
+    assert_eq!(world.engine.operations(greedy), 1);
+    world.engine.host_time_is(&mut world.device, Nanos(host.0 + TURN));
     assert_eq!(world.synchronize(greedy), 0);
     world.finish();
 }

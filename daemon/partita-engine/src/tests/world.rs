@@ -4,7 +4,7 @@ use super::fake_device::FakeDevice;
 use crate::{
     Action, CloseReason, Engine, EngineConfig, Fallback, Fence, FormsOf, ImageId, KernelForm,
     Later, LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel,
-    PreparedModule, Purpose, RegisterBound, Request, SessionIdentity, Source, StreamHandle,
+    PreparedModule, Purpose, RegisterBound, Request, Rests, SessionIdentity, Source, StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::request::Launch;
@@ -288,7 +288,8 @@ impl World {
         for event in events {
             self.engine.handle_event(&mut self.device, event);
         }
-        let rests = self.engine.common.config.rests && self.engine.awaits_timer();
+        let rests =
+            self.engine.common.config.rests == Rests::ByDevice && self.engine.awaits_timer();
         if let Some(timer) = self.engine.next_timer().filter(|_| is_quiet && rests) {
             self.device.now = self.device.now.max(timer.0);
             activity = Activity::Busy;
