@@ -167,3 +167,10 @@ pub trait TrafficSampling {
     /// The LLC's hit rates, from 0 to 1, of samples whose results have come: each once.
     fn hit_rates(&mut self) -> Vec<(u64, f64)>;
 }
+
+/// Reading modules beside the device's owner.
+pub trait Reading: Send + Sync {
+    /// Reads a text on the calling thread, so that [`crate::Device::load_module`] takes less of the
+    /// owner's time for this very text. Nothing else depends on it.
+    fn read(&self, ptx: &Arc<str>);
+}

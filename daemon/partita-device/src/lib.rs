@@ -32,8 +32,8 @@ mod event;
 mod host_memory;
 
 pub use ability::{
-    Aliasing, Confining, Counting, Gating, HostMapping, MachineCode, Relocation, ResidencyTrace,
-    Textures, TrafficSampling,
+    Aliasing, Confining, Counting, Gating, HostMapping, MachineCode, Reading, Relocation,
+    ResidencyTrace, Textures, TrafficSampling,
 };
 pub use command::{GridSpec, Work};
 pub use event::{
@@ -270,6 +270,12 @@ pub trait Device: Textures {
         window: WindowId,
         ptx: Arc<str>,
     ) -> Result<(), DeviceError>;
+
+    /// The ability to read texts on other threads before [`Device::load_module`] gets them, where
+    /// the device has it.
+    fn reading(&self) -> Option<Arc<dyn Reading>> {
+        None
+    }
 
     /// Unloads a module. None of its grids may be in flight.
     ///

@@ -11,7 +11,7 @@ use crate::prepare::later::{alone, placed};
 use crate::prepare::{Bounds, Prepared, Target, prepare_within};
 use crate::store::Store;
 use crate::uploads::Image;
-use partita_device::Guards;
+use partita_device::{Guards, Reading};
 use partita_engine::{FormsOf, LoadedModule, PrepareError, Purpose, RegisterBound, Source};
 use partita_model::request::ModuleHandle;
 use partita_model::{CudaResult, KernelProfile, LaunchShape, Limits, Originals, SessionId};
@@ -102,6 +102,8 @@ struct Shared {
     news: OwnedFd,
     target: Target,
     store: Option<Arc<Store>>,
+    /// Reads for the device what was prepared for it.
+    reader: Option<Arc<dyn Reading>>,
 }
 
 struct Jobs {
@@ -114,7 +116,12 @@ impl Pool {
     ///
     /// # Errors
     /// Where the system has none, or no descriptor.
-    pub fn start(threads: usize, target: Target, store: Option<&Arc<Store>>) -> io::Result<Pool> {
+    pub fn start(
+        threads: usize,
+        target: Target,
+        store: Option<&Arc<Store>>,
+        reader: Option<Arc<dyn Reading>>,
+    ) -> io::Result<Pool> {
         let (sender, outcomes) = channel();
         let shared = Arc::new(Shared {
             jobs: Mutex::new(Jobs { queue: Queue::new(threads), is_closed: false }),
@@ -123,6 +130,7 @@ impl Pool {
             news: eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?,
             target,
             store: store.cloned(),
+            reader,
         });
         for _ in 0..threads {
             let (shared, sender) = (Arc::clone(&shared), sender.clone());
@@ -202,7 +210,11 @@ impl Shared {
             // frees many times what it leaves.
             let of = wanted.of();
             let result = thread::scope(|scope| {
-                let prepare = || wanted.prepare(&self.cache, target, &purpose, &bounds);
+                let prepare = || {
+                    let prepared = wanted.prepare(&self.cache, target, &purpose, &bounds)?;
+                    self.read(&prepared);
+                    Ok(prepared)
+                };
                 let own = thread::Builder::new().name("prepare one".into());
                 own.spawn_scoped(scope, prepare).map_or_else(
                     |error| Err(no_thread(&error.to_string())),
@@ -222,6 +234,17 @@ impl Shared {
             // A full counter has already woken the reader.
             let _ = rustix::io::write(&self.news, &1_u64.to_ne_bytes());
         }
+    }
+}
+
+impl Shared {
+    /// Reads a text for the device, which then loads it in less of the owner's time.
+    fn read(&self, prepared: &Prepared) {
+        let Some(reader) = self.reader.as_ref().filter(|_| prepared.module.code.is_none()) else {
+            return;
+        };
+        // A panic is a bug of Partita, which shows when the device loads the text.
+        let _ = catch_unwind(AssertUnwindSafe(|| reader.read(&prepared.module.ptx)));
     }
 }
 
@@ -351,7 +374,7 @@ mod tests {
 
     #[test]
     fn outcomes_wake() {
-        let pool = Pool::start(2, partita_model::Sharing::Spatial.into(), None).unwrap();
+        let pool = Pool::start(2, partita_model::Sharing::Spatial.into(), None, None).unwrap();
         let outcome = outcome(&pool, image("not PTX"));
         assert_eq!((outcome.session, outcome.of), (SessionId(4), Of::Module(ModuleHandle(5))));
         let error = outcome.result.unwrap_err();
@@ -360,7 +383,7 @@ mod tests {
 
     #[test]
     fn forms_of_a_kernel_are_kept_by_content_and_bounded() {
-        let mut pool = Pool::start(1, partita_model::Sharing::Spatial.into(), None).unwrap();
+        let mut pool = Pool::start(1, partita_model::Sharing::Spatial.into(), None, None).unwrap();
         let mut text = ".version 8.0\n.target sm_75\n.address_size 64\n".to_owned();
         for kernel in 0..30 {
             writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
@@ -384,7 +407,7 @@ mod tests {
 
     #[test]
     fn what_exceeds_a_limit_is_refused_by_its_key() {
-        let mut pool = Pool::start(1, partita_model::Sharing::Spatial.into(), None).unwrap();
+        let mut pool = Pool::start(1, partita_model::Sharing::Spatial.into(), None, None).unwrap();
         let mut text = ".version 8.0\n.target sm_75\n.address_size 64\n".to_owned();
         for kernel in 0..20_000 {
             writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();

@@ -211,7 +211,8 @@ impl Shell {
         rustix::io::ioctl_fionbio(&new_sessions, true)
             .map_err(system("cannot use the sessions socket"))?;
         let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
-        let pool = Pool::start(PREPARE_THREADS, Target::of(device.as_mut()), store.as_ref())
+        let (target, reader) = (Target::of(device.as_mut()), device.reading());
+        let pool = Pool::start(PREPARE_THREADS, target, store.as_ref(), reader)
             .map_err(system("cannot start the preparing threads"))?;
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
@@ -290,19 +291,6 @@ impl Shell {
     fn set_unfenced(&mut self, tenants: &[Option<TenantId>]) {
         let own = TenantId(rustix::process::geteuid().as_raw());
         self.engine.set_unfenced(tenants.iter().copied().chain([Some(own)]));
-    }
-
-    /// Kernels that have rested enough by the host's time may go.
-    fn tell_host_time(&mut self) {
-        let now = self.host_now();
-        if self.engine.rest_ends().is_some_and(|at| at <= now) {
-            self.device_activity = Activity::Busy;
-        }
-        self.engine.host_time_is(self.device.as_mut(), now);
-    }
-
-    fn host_now(&self) -> Nanos {
-        Nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Kernels that rest by the host's time end their rest without calls. On a device whose time

@@ -1,6 +1,7 @@
 //! Checks of modules, launches and ranges, before anything begins.
 
 use super::grid::{Footprint, Grid, Stays};
+use super::reader::{Code, Read};
 use super::{EmulatedGpu, LoadedModule};
 use crate::exec::access::weak;
 use crate::exec::decode::{self, Image};
@@ -18,10 +19,10 @@ impl EmulatedGpu {
     pub(super) fn load(
         &mut self,
         window: WindowId,
-        ptx: &str,
+        ptx: &Arc<str>,
     ) -> Result<(LoadedModule, ModuleFacts), String> {
-        let module = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
-        let mut image = decode::place_variables(&module)?;
+        let read = self.reader.take(ptx).map_or_else(|| Read::new(ptx), Ok)?;
+        let Read { mut image, code } = read;
         let mut loaded = LoadedModule {
             window,
             variables: None,
@@ -38,11 +39,16 @@ impl EmulatedGpu {
             image.managed_base = address.0;
             loaded.managed = Some(address);
         }
-        if let Err(error) = self.place_image(&module, &mut image, &mut loaded) {
-            loaded.managed.into_iter().for_each(|address| self.memory.free_managed(address));
-            return Err(error);
-        }
-        let kernels = decode::decode(module, &image);
+        let kernels = match code {
+            Code::Decoded(kernels) => kernels,
+            Code::Parsed(module) => {
+                if let Err(error) = self.place_image(&module, &mut image, &mut loaded) {
+                    loaded.managed.into_iter().for_each(|at| self.memory.free_managed(at));
+                    return Err(error);
+                }
+                decode::decode(*module, &image)
+            }
+        };
         let mut facts = ModuleFacts {
             variables: image
                 .variables

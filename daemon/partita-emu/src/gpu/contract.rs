@@ -5,7 +5,7 @@ use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Counting, Device, DeviceError, Event,
-    Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Relocation, ResidencyTrace,
+    Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Reading, Relocation, ResidencyTrace,
     SmallWindow, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -99,6 +99,10 @@ impl Device for EmulatedGpu {
         };
         self.events.push_back(event);
         Ok(())
+    }
+
+    fn reading(&self) -> Option<Arc<dyn Reading>> {
+        Some(Arc::clone(&self.reader) as Arc<dyn Reading>)
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {

@@ -13,6 +13,7 @@ mod admit;
 mod contract;
 mod grid;
 mod pieces;
+mod reader;
 mod sharing;
 mod sm;
 mod stream;
@@ -135,6 +136,7 @@ pub struct EmulatedGpu {
     memory: Memory,
     weak: Option<Weak>,
     modules: BTreeMap<ModuleId, LoadedModule>,
+    reader: Arc<reader::Reader>,
     streams: Streams,
     grids: BTreeMap<OperationId, Grid>,
     /// Grids with CTAs left to place, in order of arrival.
@@ -189,6 +191,7 @@ impl EmulatedGpu {
             memory,
             weak: (options.memory == MemoryOrder::Weak).then(|| Weak::new(options.seed)),
             modules: BTreeMap::new(),
+            reader: Arc::default(),
             streams: Streams::default(),
             grids: BTreeMap::new(),
             order: Vec::new(),

@@ -4,8 +4,8 @@ use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confining, Counting, Device, DeviceError, Event, Gating,
-    GridSpec, Guards, Horizon, HostMemory, HostSpan, Relocation, ResidencyTrace, SmallWindow,
-    Textures, Work,
+    GridSpec, Guards, Horizon, HostMemory, HostSpan, Reading, Relocation, ResidencyTrace,
+    SmallWindow, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -312,6 +312,10 @@ impl Device for Recorder {
     ) -> Result<(), DeviceError> {
         self.device.load_module(module, window, Arc::clone(&ptx))?;
         self.note_entry(Entry::Load { module, window, ptx: ptx.to_string() })
+    }
+
+    fn reading(&self) -> Option<Arc<dyn Reading>> {
+        self.device.reading()
     }
 
     fn unload_module(&mut self, module: ModuleId) -> Result<(), DeviceError> {

@@ -11,7 +11,7 @@
 //! When the ring is full, the program waits, as in CUDA. A session is not held while one of its
 //! streams stands at a gate, because the record that opens the gate comes through the ring.
 
-use super::{Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
+use super::{Activity, Attention, LINGER, RECORDS_PER_TURN, Seat, Shell, ShellError, Taken};
 use crate::host_time::{Moment, Pacer};
 use partita_engine::{CloseReason, Engine};
 use partita_model::{Nanos, SessionId, TenantId};
@@ -147,6 +147,19 @@ impl Shell {
 
     fn moment(&self, host: Instant) -> Moment {
         Moment { device: self.device.now(), host, time_passes: self.time_passes() }
+    }
+
+    /// Kernels that have rested enough by the host's time may go.
+    pub(super) fn tell_host_time(&mut self) {
+        let now = self.host_now();
+        if self.engine.rest_ends().is_some_and(|at| at <= now) {
+            self.device_activity = Activity::Busy;
+        }
+        self.engine.host_time_is(self.device.as_mut(), now);
+    }
+
+    pub(super) fn host_now(&self) -> Nanos {
+        Nanos(u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Whether time goes on where no session bounds it. The clock of a device at rest stands still,
