@@ -31,6 +31,7 @@ mod selectors;
 pub use advice::{Adviser, Candidate, Expected, Group, SlateTable};
 pub use deciders::{Deciders, build};
 pub use explain::{explain, notice};
+pub use models::markov;
 pub use models::{
     CalibrationError, Character, Launched, Recorded, Replay, apki, calibrated, check_calibration,
     classify, compute_intensity, demand, hit_rate, memory_intensity, supply, traffic_of,

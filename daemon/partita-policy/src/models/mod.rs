@@ -7,6 +7,7 @@
 //! | `bandwidth` | demand and supply of the bandwidth outside the SMs | CD-search §4.1.2 |
 //! | `character` | what an application asks of a GPU alone | Slate §III-B, Punyala §3.2.1 |
 //! | `curve` | speed over SMs | Masola, JSSPP '23, Eq. 17 |
+//! | `markov` | speed of kernels that share SMs | Kernelet §4.3 |
 //! | `replay` | hits of recorded accesses in a cache of another size | ours |
 //! | `traffic` | accesses and intensities of CTAs, from the counted ones | Slate §III-B |
 //!
@@ -15,6 +16,7 @@
 mod bandwidth;
 mod character;
 mod curve;
+pub mod markov;
 mod replay;
 mod traffic;
 
