@@ -10,7 +10,7 @@
 //! | --- | --- |
 //! | fit | µs to fit the base latency of a kernel |
 //! | chain | µs of one pair with given numbers of CTAs |
-//! | balanced | µs of one pair with its best ratio: up to seven chains |
+//! | balanced | µs of one pair with its best ratio: up to five chains |
 //! | arrival | ms to fit a sixteenth kernel and pair it with the fifteen others |
 //! | all | ms of all 120 pairs |
 //! | same | error of the sum of IPCs against a simulation of the same units: mean and greatest, in percent of the issue rate |
@@ -18,14 +18,17 @@
 //! | CP | mean co-scheduling profit of the pairs, with balanced and with profitable ratios, in percent |
 //! | error | mean error of the co-scheduling profit against the virtual SM, in points |
 
+//! Then the time that the adviser `kernelet` takes for all sixteen at once, and for the sixteenth
+//! where it has advised on the fifteen others.
+
 #![expect(clippy::print_stdout, reason = "a table is what it is for")]
 
 #[path = "../../tests/markov/simulator.rs"]
 mod simulator;
 
-use partita_model::Calibration;
-use partita_policy::Character;
+use partita_model::{ApplicationId, Calibration};
 use partita_policy::markov::{Alone, Model, Ratio, Shared, Sm};
+use partita_policy::{Adviser as _, Candidate, Character, Kernelet, KerneletSettings};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
 use simulator::{Resident, folded, simulate, unfolded};
@@ -58,6 +61,28 @@ fn main() {
             println!("{name:<8} {units:>5} {}", row(&model, &hardware, warps));
         }
     }
+    for (name, hardware, warps) in [("fermi", fermi(), 48), ("hopper", hopper(), 64)] {
+        let (all, sixteenth) = advice(&hardware, warps);
+        println!("{name}: advice on 16 kernels {all:.2} ms, on the sixteenth {sixteenth:.2} ms");
+    }
+}
+
+/// Milliseconds of the adviser for sixteen kernels at once, and for one more than fifteen.
+fn advice(hardware: &Calibration, warps: u32) -> (f64, f64) {
+    let candidates: Vec<Candidate> = (0..16)
+        .map(|id| {
+            let character = Some(character(u64::from(id), hardware, warps));
+            Candidate { application: ApplicationId(id), character }
+        })
+        .collect();
+    let fresh = || Kernelet::new(*hardware, KerneletSettings::default()).ok();
+    let (all, _) = timed(|| fresh().map(|kernelet| kernelet.advise(&candidates)));
+    let (fifteen, _) = timed(|| fresh().map(|kernelet| kernelet.advise(&candidates[..15])));
+    let (both, _) = timed(|| {
+        let kernelet = fresh()?;
+        Some((kernelet.advise(&candidates[..15]), kernelet.advise(&candidates)))
+    });
+    (all * 1e3, (both - fifteen) * 1e3)
 }
 
 fn fermi() -> Calibration {

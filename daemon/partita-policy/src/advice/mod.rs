@@ -10,8 +10,10 @@
 //! - Every candidate is in exactly one group.
 //! - A group has the greatest expected profit first; ties go to the lowest id.
 
+mod kernelet;
 mod slate;
 
+pub use kernelet::{Kernelet, KerneletSettings};
 pub use slate::SlateTable;
 
 use crate::Character;

@@ -1,6 +1,7 @@
 //! The Markov model against closed forms, against the process that it models, and against absurd
 //! numbers.
 
+mod kernelet;
 mod simulator;
 
 use partita_model::Calibration;
@@ -39,6 +40,7 @@ fn workload(memory_ratio: f64) -> Workload {
         uncoalesced_sectors: 32.0,
         llc: 1.0,
         dram: 1.0,
+        slots: 1.0,
         base_cycles: 400.0,
     }
 }
@@ -141,6 +143,7 @@ fn predictions_are_those_of_the_process() {
         (workload(0.1), Workload { base_cycles: 50.0, ..workload(0.2) }, [4, 4], 0.01),
         (workload(0.02), Workload { dram: 0.1, ..workload(0.15) }, [3, 5], 0.01),
         (workload(0.02), scattered, [4, 4], 0.05),
+        (Workload { slots: 3.0, ..workload(0.05) }, workload(0.2), [4, 4], 0.01),
         (Workload { uncoalesced: 0.1, ..workload(0.2) }, scattered, [4, 4], 0.05),
     ];
     for (seed, (one, other, ctas, within)) in (1..).zip(cases) {
@@ -183,11 +186,18 @@ fn counted(ratio: f64, sectors: f64, ipc: f64) -> Character {
 
 #[test]
 fn a_fit_explains_the_speed_alone() {
-    // Kernels without accesses wait for something else.
-    for (ratio, sectors, ipc) in [(0.1, 4.0, 0.3), (0.02, 20.0, 0.2), (0.0, 0.0, 0.5)] {
+    // Something else than memory slows the last two.
+    for (ratio, sectors, ipc, slots) in
+        [(0.1, 4.0, 0.3, 1.0), (0.1, 10.0, 0.2, 1.0), (0.0, 0.0, 0.5, 2.0), (0.01, 4.0, 0.1, 10.0)]
+    {
         let found = model(8).fitted(&counted(ratio, sectors, ipc), &hardware()).unwrap();
         near(found.ipc, ipc, ipc * 1e-3);
+        near(found.workload.slots, slots, slots * 0.02);
     }
+    // With half of its warps a kernel of a slow pipeline is as fast as with all.
+    let slow = model(8).fitted(&counted(0.0, 0.0, 0.5), &hardware()).unwrap();
+    let idle = model(8).alone(Workload { warps: 1, base_cycles: 1e6, ..workload(1.0) }).unwrap();
+    near(model(8).shared([&slow, &idle], [4, 4]).unwrap().speeds()[0], 1.0, 0.02);
     // Nothing is faster than the issue rate or its bandwidth.
     let found = model(8).fitted(&counted(0.3, 4.0, 5.0), &hardware()).unwrap();
     near(found.workload.base_cycles, 0.0, 0.0);
@@ -263,6 +273,10 @@ fn number() -> impl Strategy<Value = f64> {
     ]
 }
 
+fn resident() -> impl Strategy<Value = f64> {
+    prop_oneof![number(), (1..64_u32).prop_map(f64::from)]
+}
+
 fn positive() -> impl Strategy<Value = f64> {
     prop_oneof![1e-3..1e3_f64, 1e-300..1e300_f64]
 }
@@ -273,7 +287,7 @@ proptest! {
     #[test]
     fn absurd_characters_have_an_error_or_an_answer(
         numbers in prop::collection::vec(number(), 9),
-        residents in prop::collection::vec(prop_oneof![number(), (1..64_u32).prop_map(f64::from)], 3),
+        residents in prop::collection::vec(resident(), 3),
         supply in prop::collection::vec(positive(), 4),
         units in 1..17_u32,
     ) {
@@ -316,6 +330,7 @@ proptest! {
             uncoalesced_sectors: sectors[2 + at],
             llc: sectors[4 + at],
             dram: sectors[6 + at],
+            slots: 1.0 + sectors[at],
             base_cycles: base[at],
             warps: residents[at],
             ctas_fit: residents[2 + at],

@@ -43,7 +43,9 @@ pub(crate) fn simulate(sm: &Sm, kernels: &[Resident], rounds: u32, seed: u64) ->
     let (mut cycles, mut issued) = (0.0, vec![0.0; kernels.len()]);
     for _ in 0..rounds {
         let ready = sides.iter().map(|side| side.count(Unit::Ready) * side.unit_warps);
-        let round = (ready.clone().sum::<f64>() / sm.issue_rate).max(1.0);
+        let slots =
+            sides.iter().zip(ready.clone()).map(|(side, ready)| side.workload.slots * ready);
+        let round = (slots.sum::<f64>() / sm.issue_rate).max(1.0);
         cycles += round;
         for (issued, now) in issued.iter_mut().zip(ready) {
             *issued += now;

@@ -120,12 +120,15 @@ pub struct Workload {
     pub llc: f64,
     /// The part of the sectors that DRAM reads or writes; more than 1 where a line is written back.
     pub dram: f64,
+    /// Issue slots that a warp instruction takes: more than 1 where something else than memory
+    /// keeps the SM from issuing, such as a slower pipeline.
+    pub slots: f64,
     /// Cycles of an access that finds all queues empty, without its sectors' way through the port.
     pub base_cycles: f64,
 }
 
 impl Workload {
-    /// A counted kernel with a base latency, in cycles.
+    /// A counted kernel with a base latency, in cycles, whose instructions take one slot each.
     ///
     /// # Errors
     /// A count describes no kernel.
@@ -154,6 +157,7 @@ impl Workload {
             uncoalesced_sectors: sectors.max(UNCOALESCED_SECTORS) * real,
             llc: part(character.llc_sectors),
             dram: part(character.dram_sectors),
+            slots: 1.0,
             base_cycles,
         };
         workload.check()?;
@@ -178,6 +182,7 @@ impl Workload {
         ] {
             check(field, sectors, 0.0, 1e6, "a number from 0 to 1e6")?;
         }
+        check("slots", self.slots, 1.0, 1e6, "a number from 1 to 1e6")?;
         let base = self.base_cycles;
         check("base_cycles", base, 0.0, MOST_LATENCY, "cycles from 0 to 1e7")?;
         let most = f64::from(MOST_RESIDENT);
@@ -199,6 +204,8 @@ pub(super) struct Side {
     pub(super) unit_warps: f64,
     /// R_m.
     pub(super) memory_ratio: f64,
+    /// Issue slots of a warp instruction.
+    pub(super) slots: f64,
     /// The part of the accesses that is uncoalesced.
     uncoalesced: f64,
     /// Sectors of a coalesced and of an uncoalesced access.
@@ -232,6 +239,7 @@ impl Side {
             units,
             unit_warps,
             memory_ratio: workload.memory_ratio,
+            slots: workload.slots,
             uncoalesced: workload.uncoalesced,
             sectors,
             unloaded_cycles: sectors.map(|sectors| workload.base_cycles + sectors * sm.port_cycles),

@@ -9,9 +9,12 @@ use partita_model::Calibration;
 /// Probabilities by number of units.
 pub(super) type Row = [f64; MOST_UNITS + 1];
 
-/// The base latency that a fit finds at most, in cycles: a wait of a millisecond.
-const MOST_BASE: f64 = 1e6;
-/// Steps of a fit: it ends within 0.03 % of the base.
+/// The base latency that a fit finds at most, in cycles. DRAM under load answers within it, and
+/// with the least memory ratio it is a stall of eight cycles an instruction: a dependency's.
+const MOST_BASE: f64 = 2000.0;
+/// The slots of an instruction that a fit finds at most.
+const MOST_SLOTS: f64 = 1e4;
+/// Steps of a fit: it ends within 0.02 % of the number.
 const FIT_STEPS: u32 = 16;
 
 /// A kernel, and how fast it is alone.
@@ -34,11 +37,13 @@ impl Model {
         Ok(Alone { workload, ipc: ipc(self.sm(), &side)? })
     }
 
-    /// A counted kernel, with the base latency that explains how fast it was alone.
+    /// A counted kernel, with the base latency that explains how fast it was alone; where it was
+    /// slower than any plausible latency makes it, its instructions take several issue slots.
     ///
     /// The paper measures latencies by micro-benchmarks. A base that is fitted to the kernel also
     /// stands for what the model leaves alone: dependencies, barriers, several accesses of a warp
-    /// at a time. It is 0 where the kernel was faster than any base allows.
+    /// at a time. It is 0 where the kernel was faster than any base allows. Slots that a kernel
+    /// takes are lost for its partner, so what is not explained promises no profit.
     ///
     /// # Errors
     /// The time alone is not known, or a number is out of range.
@@ -48,23 +53,35 @@ impl Model {
         hardware: &Calibration,
     ) -> Result<Alone, ModelError> {
         let measured = character.ipc(hardware).ok_or(ModelError::NotMeasured)?;
-        let with = |base: f64| self.alone(Workload::of(character, self.sm().sms, base)?);
-        let (fastest, slowest) = (with(0.0)?, with(MOST_BASE)?);
+        let of = Workload::of(character, self.sm().sms, 0.0)?;
+        let fastest = self.alone(of)?;
         if fastest.ipc <= measured {
             return Ok(fastest);
         }
-        if slowest.ipc >= measured {
-            return Ok(slowest);
+        let base = |base_cycles| self.alone(Workload { base_cycles, ..of });
+        if base(MOST_BASE)?.ipc <= measured {
+            return slowed(measured, 0.0, MOST_BASE, base);
         }
-        // The IPC falls with the base. Bases differ by orders of magnitude, so halve in logarithms.
-        let (mut least, mut most) = (0.0, MOST_BASE.ln_1p());
-        for _ in 0..FIT_STEPS {
-            let middle = f64::midpoint(least, most);
-            let slow = with(middle.exp_m1())?.ipc < measured;
-            (least, most) = if slow { (least, middle) } else { (middle, most) };
-        }
-        with(f64::midpoint(least, most).exp_m1())
+        let slots = |slots| self.alone(Workload { slots, base_cycles: MOST_BASE, ..of });
+        slowed(measured, 1.0, MOST_SLOTS, slots)
     }
+}
+
+/// The kernel that is as fast as measured, where its IPC falls with a number between two bounds.
+fn slowed(
+    measured: f64,
+    least: f64,
+    most: f64,
+    with: impl Fn(f64) -> Result<Alone, ModelError>,
+) -> Result<Alone, ModelError> {
+    // Such numbers differ by orders of magnitude, so halve in logarithms.
+    let (mut least, mut most) = (f64::ln_1p(least), f64::ln_1p(most));
+    for _ in 0..FIT_STEPS {
+        let middle = f64::midpoint(least, most);
+        let slow = with(middle.exp_m1())?.ipc < measured;
+        (least, most) = if slow { (least, middle) } else { (middle, most) };
+    }
+    with(f64::midpoint(least, most).exp_m1())
 }
 
 /// Eq. 3: warp instructions a cycle of a kernel that has an SM to itself.
@@ -74,15 +91,15 @@ fn ipc(sm: &Sm, side: &Side) -> Result<f64, ModelError> {
     for (idle, column) in matrix.as_mut_slice().chunks_exact_mut(states).enumerate() {
         let ready = side.units - idle;
         let [latency] = latencies(&[*side], [idle]);
-        let wake = wake(round_cycles(sm, issued(side, ready)), latency);
+        let wake = wake(round_cycles(sm, slots(side, ready)), latency);
         let row = transitions(&binomial(ready, side.memory_ratio), ready, idle, wake);
         column.copy_from_slice(&row[..states]);
     }
     let (mut instructions, mut cycles) = (0.0, 0.0);
     for (idle, probability) in stationary(matrix)?.into_iter().enumerate() {
-        let issued = issued(side, side.units - idle);
-        instructions += probability * issued;
-        cycles += probability * round_cycles(sm, issued);
+        let ready = side.units - idle;
+        instructions += probability * issued(side, ready);
+        cycles += probability * round_cycles(sm, slots(side, ready));
     }
     Ok(instructions / cycles)
 }
@@ -92,10 +109,15 @@ pub(super) fn issued(side: &Side, ready: usize) -> f64 {
     side.unit_warps * float(ready)
 }
 
-/// D: cycles of a round that issues so many warp instructions. A round without a ready warp lasts a
-/// cycle. So does a round of fewer warps than the SM issues from at a time.
-pub(super) fn round_cycles(sm: &Sm, issued: f64) -> f64 {
-    (issued / sm.issue_rate).max(1.0)
+/// Issue slots that these take.
+pub(super) fn slots(side: &Side, ready: usize) -> f64 {
+    side.slots * issued(side, ready)
+}
+
+/// D: cycles of a round in which so many issue slots are taken. A round without a ready warp lasts
+/// a cycle. So does a round of fewer warps than the SM issues from at a time.
+pub(super) fn round_cycles(sm: &Sm, slots: f64) -> f64 {
+    (slots / sm.issue_rate).max(1.0)
 }
 
 /// P_(i→r): the probability that a unit wakes in a round of so many cycles. The paper's is above 1

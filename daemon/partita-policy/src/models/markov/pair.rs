@@ -5,12 +5,14 @@
 //! one another in the length of a round and in the latency.
 
 use super::inputs::{ModelError, Side, latencies};
-use super::one::{Alone, Row, binomial, issued, round_cycles, stationary, transitions, wake};
+use super::one::{
+    Alone, Row, binomial, issued, round_cycles, slots, stationary, transitions, wake,
+};
 use super::{Model, Sm};
 use nalgebra::DMatrix;
 
 /// Ratios of a pair that are compared, at most.
-const MOST_RATIOS: u32 = 7;
+const MOST_RATIOS: u32 = 5;
 /// Differences of two slices' times that count as the same, as a part of the longer time: the
 /// model knows times no better.
 const TOLERANCE: f64 = 0.1;
@@ -129,7 +131,7 @@ impl Model {
         let most = alone[large].min(fit[large].saturating_sub(1));
         let taken = most.min(MOST_RATIOS);
         // Evenly among 1, 2 … `most`, with as much left out at both ends.
-        let spread = |at: u32| 1 + ((2 * at + 1) * most / taken - 1) / 2;
+        let spread = |at: u32| 1 + (2 * at + 1) * most / (2 * taken);
         (0..taken).map(spread).map(with).collect()
     }
 }
@@ -159,7 +161,7 @@ fn ipc(sm: &Sm, sides: &[Side; 2]) -> Result<[f64; 2], ModelError> {
     for (state, column) in matrix.as_mut_slice().chunks_exact_mut(states).enumerate() {
         let idle = idle_of(state, other);
         let ready = [one.units - idle[0], other.units - idle[1]];
-        let cycles = round_cycles(sm, issued(one, ready[0]) + issued(other, ready[1]));
+        let cycles = round_cycles(sm, slots(one, ready[0]) + slots(other, ready[1]));
         let latencies = latencies(sides, idle);
         let rows = [0, 1].map(|of| {
             let wake = wake(cycles, latencies[of]);
@@ -174,10 +176,10 @@ fn ipc(sm: &Sm, sides: &[Side; 2]) -> Result<[f64; 2], ModelError> {
     let (mut instructions, mut cycles) = ([0.0; 2], 0.0);
     for (state, probability) in stationary(matrix)?.into_iter().enumerate() {
         let idle = idle_of(state, other);
-        let each = [issued(one, one.units - idle[0]), issued(other, other.units - idle[1])];
-        instructions[0] += probability * each[0];
-        instructions[1] += probability * each[1];
-        cycles += probability * round_cycles(sm, each[0] + each[1]);
+        let ready = [one.units - idle[0], other.units - idle[1]];
+        instructions[0] += probability * issued(one, ready[0]);
+        instructions[1] += probability * issued(other, ready[1]);
+        cycles += probability * round_cycles(sm, slots(one, ready[0]) + slots(other, ready[1]));
     }
     Ok(instructions.map(|instructions| instructions / cycles))
 }
