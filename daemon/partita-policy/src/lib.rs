@@ -28,7 +28,10 @@ mod plans;
 mod policy;
 mod selectors;
 
-pub use advice::{Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, SlateTable};
+pub use advice::{
+    Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, PairTable, PairTableError,
+    SlateTable,
+};
 pub use deciders::{Deciders, build};
 pub use explain::{explain, notice};
 pub use models::markov;

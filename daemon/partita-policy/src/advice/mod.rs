@@ -11,9 +11,11 @@
 //! - A group has the greatest expected profit first; ties go to the lowest id.
 
 mod kernelet;
+mod plans;
 mod slate;
 
 pub use kernelet::{Kernelet, KerneletSettings};
+pub use plans::{PairTable, PairTableError};
 pub use slate::SlateTable;
 
 use crate::Character;
