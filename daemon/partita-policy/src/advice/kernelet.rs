@@ -40,7 +40,8 @@ pub struct KerneletSettings {
     pub units: u32,
     /// How many CTAs of each kernel of a pair share an SM.
     pub ratio: Ratio,
-    /// A pair runs together where its co-scheduling profit is above this.
+    /// A pair runs together where its co-scheduling profit is above this. By default the overhead
+    /// that the paper lets slicing have (§4.1): 2 %.
     pub least_profit: f64,
     /// Memory ratios that differ by less are alike; 0 prunes nothing.
     pub alike_ratio: f64,
@@ -53,7 +54,7 @@ impl Default for KerneletSettings {
         KerneletSettings {
             units: Model::UNITS,
             ratio: Ratio::Balanced,
-            least_profit: 0.0,
+            least_profit: 0.02,
             alike_ratio: 0.02,
             alike_use: 0.1,
         }

@@ -61,8 +61,12 @@ fn the_greatest_profit_comes_first() {
         groups.iter().map(|group| group.expected.as_ref().unwrap().throughput).collect();
     assert_eq!(throughput.len(), 2);
     assert!(throughput[0] > throughput[1], "{throughput:?}");
-    let greedy = KerneletSettings { least_profit: throughput[0], ..KerneletSettings::default() };
-    assert_eq!(kernelet(greedy).advise(&candidates(&of)).len(), 4, "no pair gains that much");
+    let choosy = |least_profit| {
+        let settings = KerneletSettings { least_profit, ..KerneletSettings::default() };
+        kernelet(settings).advise(&candidates(&of)).len()
+    };
+    let most = 1.0 - 1.0 / throughput[0];
+    assert_eq!((choosy(most - 1e-6), choosy(most + 1e-6)), (3, 4));
 }
 
 /// The greatest sum of profits over all ways to pair some of the kernels.
@@ -91,7 +95,7 @@ fn numbers() -> impl Strategy<Value = Vec<f64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// A greedy matching has half of the greatest sum, at least. Pruning loses next to nothing.
+    /// A greedy matching has half of the greatest sum, at least, but for pairs that gain too little.
     #[test]
     fn advice_is_near_the_best_of_all_matchings(of in prop::collection::vec(numbers(), 2..7)) {
         let characters: Vec<_> = of.iter().map(|numbers| Some(character(numbers))).collect();
@@ -104,7 +108,7 @@ proptest! {
         let profit = |group: &Group| 1.0 - 1.0 / group.expected.as_ref().unwrap().throughput;
         let found: f64 = groups.iter().map(profit).sum();
         let best = best(&model, &kernels);
-        prop_assert!(found >= best / 2.0 - 0.02, "{} of {}", found, best);
+        prop_assert!(found >= best / 2.0 - 0.06, "{} of {}", found, best);
     }
 
     #[test]

@@ -275,7 +275,8 @@ pub(super) fn latencies<const N: usize>(sides: &[Side; N], idle: [usize; N]) -> 
         };
         let queues = [queue(0), queue(1)];
         let agreed = sides.map(|side| side.mean(queues));
-        let near = |(now, before): (&(f64, f64), &(f64, f64))| (now.0 - before.0).abs() < 1e-3;
+        let near =
+            |(now, before): (&(f64, f64), &(f64, f64))| (now.0 - before.0).abs() < 0.01 * now.0;
         let same = agreed.iter().zip(&means).all(near);
         means = agreed;
         if same {
