@@ -95,7 +95,8 @@ fn numbers() -> impl Strategy<Value = Vec<f64>> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
-    /// A greedy matching has half of the greatest sum, at least, but for pairs that gain too little.
+    /// A greedy matching has half of the greatest sum, at least, but for pairs that gain too
+    /// little.
     #[test]
     fn advice_is_near_the_best_of_all_matchings(of in prop::collection::vec(numbers(), 2..7)) {
         let characters: Vec<_> = of.iter().map(|numbers| Some(character(numbers))).collect();
