@@ -62,7 +62,7 @@ impl Default for KerneletSettings {
 }
 
 /// The greedy co-scheduler.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Kernelet {
     model: Model,
     hardware: Calibration,
@@ -204,7 +204,7 @@ impl Group {
 type Key = [u64; 9];
 
 /// What the model said of the candidates.
-#[derive(Default, Debug)]
+#[derive(Clone, Default, Debug)]
 struct Predictions {
     kernels: BTreeMap<Key, Alone>,
     /// By keys in order; `None` where the two do not fit on an SM.
