@@ -15,6 +15,7 @@ mod memory;
 mod preparing;
 mod rights;
 mod sessions;
+mod slate;
 #[path = "../support/mod.rs"]
 mod support;
 mod users;
