@@ -263,12 +263,13 @@ impl Device for EmulatedGpu {
         };
         let quantum = cycles * self.spec.cycle_ps();
         let mut left = horizon.warp_instructions;
+        self.did_piece = false;
         loop {
             self.serve_streams();
             let mut news = Vec::new();
             self.take_turns(&mut news);
             self.place_ctas(&mut news);
-            if !self.events.is_empty() {
+            if !self.events.is_empty() || self.did_piece {
                 self.digest(news);
                 break;
             }

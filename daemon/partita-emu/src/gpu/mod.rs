@@ -137,6 +137,9 @@ pub struct EmulatedGpu {
     weak: Option<Weak>,
     modules: BTreeMap<ModuleId, LoadedModule>,
     reader: Arc<reader::Reader>,
+    /// Whether a piece of a long copy or fill was done in this poll. The host may take a
+    /// millisecond for it, so the poll returns.
+    did_piece: bool,
     streams: Streams,
     grids: BTreeMap<OperationId, Grid>,
     /// Grids with CTAs left to place, in order of arrival.
@@ -192,6 +195,7 @@ impl EmulatedGpu {
             weak: (options.memory == MemoryOrder::Weak).then(|| Weak::new(options.seed)),
             modules: BTreeMap::new(),
             reader: Arc::default(),
+            did_piece: false,
             streams: Streams::default(),
             grids: BTreeMap::new(),
             order: Vec::new(),
@@ -360,6 +364,7 @@ impl EmulatedGpu {
                 };
                 let outcome = match (self.carry_out(&work), rest) {
                     (Ok(()), Some(rest)) => {
+                        self.did_piece = true;
                         let next = Front::Until(self.now + UNTIMED_OPERATION, rest);
                         if let Some(stream) = self.streams.streams.get_mut(&id) {
                             stream.front = Some((operation, next));

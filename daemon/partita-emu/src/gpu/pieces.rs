@@ -1,6 +1,6 @@
 //! Long copies and fills where time is not kept: piece by piece, so that other work goes on between
-//! two pieces. With time a long operation takes long on the device, and the host's time says
-//! nothing.
+//! two pieces. A poll does one piece, because the host may clear memory for it. With time a long
+//! operation takes long on the device, and the host's time says nothing.
 
 use partita_device::Work;
 use partita_model::DeviceAddress;
