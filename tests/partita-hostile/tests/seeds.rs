@@ -11,10 +11,9 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 
 /// Acts that take more than a fifth of the speed of healthy programs.
-const SLOWING: [&str; 2] = ["stopped", "killed-copying"];
+const SLOWING: [&str; 1] = ["originals"];
 /// The same on a device without time.
-const SLOWING_WITHOUT_TIME: [&str; 5] =
-    ["originals", "module-flood", "stream-flood", "managed-memory", "device-memory"];
+const SLOWING_WITHOUT_TIME: [&str; 2] = ["stream-flood", "managed-memory"];
 
 /// The acts share two cores with the healthy programs: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
