@@ -86,7 +86,7 @@ pub use launches::CancelError;
 pub use partita_policy::PlanError;
 pub use prepare::{
     Fallback, Fence, FormsOf, KernelForm, Later, PrepareError, PreparedKernel, PreparedModule,
-    Purpose, RegisterBound, Source,
+    Purpose, RegisterBound, Slice, Source,
 };
 pub use request::{LoadedKernel, LoadedModule, Payload};
 pub use session::{CloseReason, Holding, OpenError, SessionGrant, SessionIdentity};

@@ -125,6 +125,8 @@ pub struct PreparedKernel {
     /// `u64` before that of the control block, the address of the count block
     /// ([`partita_model::profile`]).
     pub counting: Option<Arc<str>>,
+    /// Its `slice` form, for launches that would run alone. `None`: such launches run whole.
+    pub slice: Option<Slice>,
     /// Whether the kernel has a better form, which is prepared when the kernel is first launched
     /// ([`crate::Action::PrepareForms`]).
     pub later: bool,
@@ -221,6 +223,19 @@ pub struct Fallback {
     /// Whether it also serves blocks whose rows do not fill warps: those of more than one dimension
     /// whose x extent is no multiple of 32.
     pub for_broken_rows: bool,
+    /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the
+    /// address of a control block, whose abort flag it looks at where it waits.
+    pub abort: bool,
+}
+
+/// The `slice` form of a kernel beside its other entries: a grid of one dimension that runs
+/// consecutive CTAs of the original's grid. The entry takes more parameters behind the others: the
+/// linear index of the first CTA (`u64`, at the next multiple of 8), then width, height and depth
+/// of the original's grid (`u32`).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Slice {
+    /// The name of its entry in [`PreparedModule::ptx`].
+    pub entry: Arc<str>,
     /// The entry takes one more parameter, a `u64` behind the others at the next multiple of 8: the
     /// address of a control block, whose abort flag it looks at where it waits.
     pub abort: bool,

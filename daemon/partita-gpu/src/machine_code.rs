@@ -70,6 +70,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 gives_up: false,
                 loops: true,
                 counting: None,
+                slice: None,
                 later: false,
             }
         })

@@ -375,6 +375,67 @@ DONE:
         assert_eq!(prepared.shapes, [worker, KernelShape { form: "original", shared_added: 0 }]);
     }
 
+    /// A kernel that no worker or ticket can be: a function of it ends threads.
+    const LEAVING: &str = "\
+.func leave(.param .u32 at)
+{
+    .reg .b32 %r<2>;
+    .reg .pred %p;
+    ld.param.u32 %r1, [at];
+    setp.gt.u32 %p, %r1, 7;
+    @%p exit;
+    ret;
+}
+.visible .entry leaving(.param .u64 data)
+{
+    .reg .b32 %r<3>;
+    .reg .b64 %d<4>;
+    .reg .pred %p;
+    .param .u32 at;
+    ld.param.u64 %d1, [data];
+    mov.u32 %r1, %tid.x;
+    st.param.u32 [at], %r1;
+    call leave, (at);
+    mov.u32 %r2, %ctaid.x;
+    mul.wide.u32 %d2, %r2, 4;
+    add.u64 %d3, %d1, %d2;
+    // WAIT
+    st.global.u32 [%d3], %r2;
+    ret;
+}
+";
+
+    #[test]
+    fn a_kernel_that_is_neither_worker_nor_ticket_gets_slices() {
+        let guards = Guards { cell_bits: Some(39), ends: true };
+        let prepared = |leaving: &str, guards| {
+            let text = format!("{TEXT}{leaving}");
+            let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
+            let target = Target { guards, ..Target::from(Sharing::Spatial) };
+            let prepared = prepare(&image, target, &Purpose::Run).unwrap();
+            assert_eq!(prepared.module.kernels[0].slice, None, "a worker");
+            assert_eq!(prepared.module.kernels[1].slice, None, "it reads %gridid");
+            prepared
+        };
+        let Prepared { module, shapes } = prepared(LEAVING, guards);
+        let kernel = &module.kernels[2];
+        let slice = kernel.slice.as_ref().expect("an entry in slices");
+        let KernelForm::Original { reason, .. } = &kernel.form else { panic!("{kernel:?}") };
+        assert!(reason.contains("`exit` inside the function `leave`"), "{reason}");
+        assert_eq!((shapes[2].form, slice.abort), ("slice", true));
+        let head = module.ptx.split(&format!("{}(", slice.entry)).nth(1).unwrap();
+        let head = head.split(')').next().unwrap();
+        let names = ["data", "pw_window_base", "pw_slice_first", "pw_slice_width", "pw_control"];
+        assert!(names.map(|name| head.find(name).unwrap()).is_sorted(), "{head}");
+        // A loop that waits for another CTA.
+        let look = "WAIT: ld.volatile.global.u32 %r1, [%d3];";
+        let waits = format!("{look} setp.eq.u32 %p, %r1, 0; @%p bra WAIT;");
+        let waits = LEAVING.replace("// WAIT", &waits);
+        let kernel = &prepared(&waits, Guards::default()).module.kernels[2];
+        let KernelForm::Original { reason, .. } = &kernel.form else { panic!("{kernel:?}") };
+        assert!(kernel.slice.is_none() && reason.contains("not run in slices"), "{reason}");
+    }
+
     #[test]
     fn originals_stay_beside_all_kernels_where_they_are_to_run() {
         let target = |originals| Target { originals, ..Target::from(Sharing::Spatial) };

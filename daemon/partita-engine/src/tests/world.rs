@@ -530,5 +530,6 @@ fn kernel(name: &str) -> PreparedKernel {
         gives_up: name == "long" || name.contains("ticket"),
         loops: !name.contains("straight"),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
+        slice: None,
     }
 }

@@ -9,14 +9,14 @@ use super::later::later;
 use super::{Bounds, KernelShape, MEMORY_PER_BYTE, Prepared, Target, refused};
 use partita_engine::{
     Fallback, Fence, KernelForm, PrepareError, PreparedKernel, PreparedModule, Purpose,
-    RegisterBound,
+    RegisterBound, Slice,
 };
 use partita_model::{CudaResult, Limits, Originals, ParamLayout, Sharing};
 use partita_ptx::analysis::spin::Spins;
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::{
     Blocks, Calls, Ends, Errors, Kernel, KernelReport, Module, Outcome, Printed, Reach, Refusal,
-    Rewrite, Rewritten, WorkerOptions, cancel_with, choose, originals,
+    Rewrite, Rewritten, WorkerOptions, cancel_with, choose, originals, slice,
 };
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -37,6 +37,9 @@ const LEAST_ROOM: u64 = 8 << 20;
 const GROWTH: u64 = 4;
 /// Bytes of memory for each byte that forms add to a text, while they are prepared.
 const MEMORY_PER_ADDED_BYTE: u64 = 12;
+
+/// Why a kernel that is neither worker nor ticket does not run in slices either.
+const WAITS: &str = "its CTAs may wait for each other, so it does not run in slices";
 
 /// What a module has room for.
 struct Sizes {
@@ -104,8 +107,14 @@ pub(super) fn rewrite(
         false => originals(module, &options),
     };
     bounds.check()?;
+    let slices = match confined && sizes.forms {
+        true => sliced(module, &kernels, &facts, &reports),
+        false => slice::Beside { module, entries: BTreeMap::new() },
+    };
+    bounds.check()?;
+    let slice::Beside { module, entries: slices } = slices;
     let (module, reports, stoppable) = match confined {
-        true => stoppable(module, reports, target),
+        true => stoppable(module, reports, &slices, target),
         false => (module, reports, HashSet::new()),
     };
     bounds.check()?;
@@ -128,11 +137,13 @@ pub(super) fn rewrite(
             }
             None => {
                 let reason = match when {
+                    None if facts.spins.waits => format!("{}; {WAITS}", reasons(report.refusals())),
                     None => reasons(report.refusals()),
                     Some(Ok(())) => "its form is not prepared yet".to_owned(),
                     Some(Err(bound)) => format!("its module has very many kernels, and {bound}"),
                 };
                 let form = if matches!(when, Some(Ok(()))) { "later" } else { "original" };
+                let form = if slices.contains_key(&kernel.name) { "slice" } else { form };
                 let shape = KernelShape { form, shared_added: 0 };
                 let abort = stoppable.contains(kernel.name.as_str());
                 (shape, KernelForm::Original { reason, workspace: report.workspace, abort })
@@ -153,6 +164,10 @@ pub(super) fn rewrite(
             gives_up: facts.gives_up,
             loops: facts.spins.loops,
             counting: counting.map(Into::into),
+            slice: slices.get(&kernel.name).map(|entry| Slice {
+                entry: entry.as_str().into(),
+                abort: stoppable.contains(entry),
+            }),
             registers: register_bound(kernel, purpose),
             later: when.is_some_and(|when| when.is_ok()),
             ..prepared_kernel(kernel, form)?
@@ -224,6 +239,30 @@ fn formed(module: Module, options: &WorkerOptions) -> Rewritten {
     choose(&module, options)
 }
 
+/// The module with a `slice` form beside each kernel that can be neither worker nor ticket. CTAs of
+/// two slices never run at once, so kernels whose CTAs may wait for others get none; nor do those
+/// with a barrier for cooperative launches.
+fn sliced(
+    module: Module,
+    kernels: &[Kernel],
+    facts: &[Facts],
+    reports: &[KernelReport],
+) -> slice::Beside {
+    let waits: HashMap<&str, bool> = kernels
+        .iter()
+        .zip(facts)
+        .map(|(kernel, facts)| (&*kernel.name, facts.spins.waits || facts.spins.follows))
+        .collect();
+    let wanted: HashSet<&str> = reports
+        .iter()
+        .filter(|report| report.rewritten().is_none() && !report.workspace)
+        .map(|report| &*report.name)
+        .filter(|name| waits.get(name) == Some(&false))
+        .collect();
+    let is_wanted = |kernel: &Kernel| wanted.contains(&*kernel.name);
+    slice::beside(module, &WorkerOptions::default(), &is_wanted)
+}
+
 fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes) -> WorkerOptions {
     let registers = match purpose {
         Purpose::RunWithin(registers) => {
@@ -252,17 +291,19 @@ fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes)
 fn stoppable(
     module: Module,
     mut reports: Vec<KernelReport>,
+    slices: &BTreeMap<String, String>,
     target: Target,
 ) -> (Module, Vec<KernelReport>, HashSet<String>) {
     let ends = if target.guards.ends { Ends::Launch } else { Ends::Kept };
-    // An original that is kept beside other forms has no control block.
-    let beside = |report: &KernelReport| report.rewritten()?.original.clone();
-    let originals: HashSet<String> = reports.iter().filter_map(beside).collect();
+    // Originals and slices beside other entries have no control block.
+    let original = |report: &KernelReport| report.rewritten()?.original.clone();
+    let mut beside: HashSet<String> = reports.iter().filter_map(original).collect();
+    beside.extend(slices.values().cloned());
     let own = reports.len();
-    if !originals.is_empty() {
+    if !beside.is_empty() {
         let entries = module.kernels();
-        let originals = entries.iter().filter(|kernel| originals.contains(&kernel.name));
-        reports.extend(originals.map(|kernel| KernelReport::new(kernel, Outcome::Applied)));
+        let beside = entries.iter().filter(|kernel| beside.contains(&kernel.name));
+        reports.extend(beside.map(|kernel| KernelReport::new(kernel, Outcome::Applied)));
     }
     let stopped = cancel_with(module, &reports, ends);
     reports.truncate(own);
@@ -337,6 +378,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         gives_up: false,
         loops: true,
         counting: None,
+        slice: None,
         later: false,
         name,
         params,

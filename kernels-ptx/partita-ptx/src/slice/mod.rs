@@ -13,7 +13,7 @@
 //! Slices cover the grid, each CTA once, and start in their order: a CTA may wait for lower ones,
 //! never for higher ones.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::LazyLock;
 
 use crate::carry::Carry;
@@ -23,6 +23,7 @@ use crate::kernels::{Kernel, Param};
 use crate::params;
 use crate::report::{KernelReport, Outcome};
 use crate::worker::checks::{Checker, Kind};
+use crate::worker::copies::{Additions, keeps_state};
 use crate::worker::grid::place;
 use crate::worker::{Rewritten, WorkerOptions};
 
@@ -72,6 +73,50 @@ pub(crate) fn rewrite(
         "the pass broke the module"
     );
     Rewritten { module: out, reports }
+}
+
+/// A module with slices beside kernels.
+#[derive(Clone, Debug)]
+pub struct Beside {
+    /// The module. Every kernel is there as it was.
+    pub module: Module,
+    /// The entry in the `slice` form of each wanted kernel that can take it, by the kernel's name.
+    pub entries: BTreeMap<String, String>,
+}
+
+/// Adds an entry in the `slice` form beside each wanted kernel that can take the form. A kernel
+/// that keeps state in variables of its own body gets none: the entry would have other variables.
+#[must_use]
+pub fn beside(module: Module, options: &WorkerOptions, wanted: &dyn Fn(&Kernel) -> bool) -> Beside {
+    let was_valid = !cfg!(debug_assertions) || crate::verify(&module).is_ok();
+    let mut checker = Checker::new(&module, Kind::Slice);
+    let keeps = |kernel: &Kernel| {
+        let body = module.func(kernel.func).body.as_ref();
+        body.is_some_and(|body| keeps_state(&module, body).is_some())
+    };
+    let kernels = module.kernels().into_iter();
+    let able: Vec<_> = kernels
+        .filter(|kernel| wanted(kernel) && !keeps(kernel))
+        .filter_map(|kernel| Some((checker.check(&kernel, options).ok()?, kernel)))
+        .collect();
+    drop(checker);
+    let mut out = module;
+    let mut entries = BTreeMap::new();
+    if able.is_empty() {
+        return Beside { module: out, entries };
+    }
+    let mut additions = Additions::default();
+    let mut state = Slicer::new(&mut out);
+    for (facts, kernel) in able {
+        let func = additions.kernel(&mut out, kernel.func, "pw_slice");
+        let name = kernel.name.clone();
+        state.kernel(&mut out, &Kernel { func, ..kernel }, &facts.grid_functions);
+        entries.insert(name, out.text(out.func(func).name).to_owned());
+    }
+    additions.place(&mut out);
+    state.carry.place(&mut out);
+    debug_assert!(crate::verify(&out).is_ok() || !was_valid, "the pass broke the module");
+    Beside { module: out, entries }
 }
 
 static FRAME: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("frame.ptx")));
