@@ -209,6 +209,9 @@ fn kernels(report: &StatusReport) -> Table {
             if kernel.as_written > 0 {
                 form = format!("{form}, {} as written", kernel.as_written);
             }
+            if kernel.slices > 0 {
+                form = format!("{form}, {} slices", kernel.slices);
+            }
             if kernel.unfenced.is_some() {
                 form.push_str(", unfenced");
             }

@@ -1,6 +1,6 @@
 //! A kernel of a loaded module: what the shell made of it and what the device says of it.
 
-use crate::{Fence, KernelForm, ParamLayout};
+use crate::{Fence, KernelForm, ParamLayout, Slice};
 use partita_device::KernelFacts;
 use partita_model::ModuleId;
 use std::sync::Arc;
@@ -35,6 +35,9 @@ pub(crate) struct Kernel {
     pub(crate) loops: bool,
     /// A name for the kernel's code.
     pub(crate) hash: Option<Arc<str>>,
+    /// The `slice` form beside its entries, and what the device says of it.
+    pub(crate) slice: Option<Slice>,
+    pub(crate) slice_facts: Option<Result<KernelFacts, String>>,
     /// The entry that counts, and what the device says of it.
     pub(crate) counting: Option<Arc<str>>,
     pub(crate) counting_facts: Option<Result<KernelFacts, String>>,

@@ -179,7 +179,8 @@ pub struct ApplicationReport {
 pub struct KernelReport {
     /// Its name as in the module.
     pub name: String,
-    /// The form in which it runs: `worker`, or `original` where it stays as it was.
+    /// The form in which it runs: `worker`, `ticket`, `slice`, or `original` where it stays as it
+    /// was.
     pub form: String,
     /// The reason why it is no worker, where it is none.
     pub reason: Option<String>,
@@ -191,6 +192,9 @@ pub struct KernelReport {
     /// Those that ran as they were written, because the application had the GPU to itself.
     #[serde(default)]
     pub as_written: u64,
+    /// Slices in which its launches ran so far.
+    #[serde(default)]
+    pub slices: u64,
     /// Its profile in launches of the latest shape, once it is known.
     #[serde(default)]
     pub profile: Option<KernelProfile>,

@@ -17,6 +17,8 @@
 //!   no turn goes on while others wait ([`super::turns`]). Nobody waits for an original that rests.
 //! - Nothing starts of an application to which the policy gives no SM while others have their
 //!   turn, and nobody waits for it.
+//! - A launch in slices waits as an original does, and takes a new ticket behind each slice
+//!   ([`super::slice`]).
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
 //! Nobody starves: only finitely many launches hold a lower ticket, none is added, and a rest ends.
@@ -50,7 +52,7 @@ impl InFlight {
 }
 
 impl Launches {
-    /// Whether a launch may start.
+    /// Whether a launch may start that holds the ticket `place.main`.
     pub(crate) fn may_go(&self, turn: &Turn<'_>, place: Place, is_confined: bool) -> bool {
         let (id, application) = (place.main, place.application);
         if turn.common.sharing != Sharing::Spatial {
@@ -140,7 +142,7 @@ impl Launches {
     pub(crate) fn wait_for_turn(&mut self, place: Place, pending: &Pending) {
         let Place { session, application, stream, main } = place;
         let kind = Kind::of(pending.is_confined());
-        self.waiting.insert(main, Waiting { application, session, stream, kind });
+        self.waiting.insert(pending.ticket(main), Waiting { application, session, stream, kind });
     }
 
     /// The waiting launches that may be the next to start: the first of each application and kind,

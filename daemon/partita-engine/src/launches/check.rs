@@ -4,7 +4,7 @@
 //! the form cannot serve take that ([`crate::Fallback`]).
 
 use super::params::{Hidden, Params};
-use super::spec::{AsWritten, Barrier, Form, Pending, Spec};
+use super::spec::{AsWritten, Barrier, Form, Pending, Sliced, Spec};
 use crate::handover::ledger::{Ledger, Usage};
 use crate::kernel::Kernel;
 use crate::sessions::{LoadedInstance, Refusal};
@@ -15,6 +15,10 @@ use partita_model::{CudaResult, DeviceAddress, DeviceFacts, Dim3, LaunchId, Tena
 /// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
 const MAX_GRID: Dim3 = Dim3::new((1 << 31) - 1, 65_535, 65_535);
 const MAX_BLOCK: Dim3 = Dim3::new(1024, 1024, 64);
+
+/// Why a kernel that runs in slices runs whole.
+const COOPERATIVE: &str =
+    "launched cooperatively, all its CTAs must be resident at once, so it does not run in slices";
 
 /// What launches are checked against.
 pub(crate) struct Checker<'a> {
@@ -106,7 +110,7 @@ impl Checker<'_> {
         };
         let (Some(fallback), Some(original)) = (kernel.form.fallback(), &kernel.fallback_facts)
         else {
-            return Ok((as_worker?, own));
+            return Ok(self.in_slices(kernel, request, (as_worker?, own)));
         };
         let why = if request.cooperative && fallback.for_cooperative {
             "it is launched cooperatively, so all its CTAs must be resident at once".to_owned()
@@ -123,6 +127,32 @@ impl Checker<'_> {
         };
         let cta = self.check_resources(known(original, &kernel.name)?, block, dynamic_shared)?;
         Ok((cta, as_written(&fallback.entry, Some(why), Barrier::None, fallback.abort)))
+    }
+
+    /// The `slice` form for a launch that would run alone, where the form serves the launch.
+    fn in_slices(
+        &self,
+        kernel: &Kernel,
+        request: &request::Launch,
+        (cta, mut form): (Usage, Form),
+    ) -> (Usage, Form) {
+        let (Form::Original(whole), Some(slice)) = (&mut form, &kernel.slice) else {
+            return (cta, form);
+        };
+        if request.cooperative {
+            let why = match (&whole.reason, &kernel.form) {
+                (Some(reason), _) | (None, KernelForm::Original { reason, .. }) => reason,
+                _ => "",
+            };
+            whole.reason = Some(format!("{why}; {COOPERATIVE}"));
+            return (cta, form);
+        }
+        let facts = kernel.slice_facts.as_ref().and_then(|facts| facts.as_ref().ok());
+        let fits = |facts| self.check_resources(facts, request.block, request.dynamic_shared).ok();
+        let Some(cta_of_slice) = facts.and_then(fits) else { return (cta, form) };
+        let (entry, whole) = (slice.entry.clone(), whole.clone());
+        let sliced = Sliced { entry, abort: slice.abort, whole, ticket: None };
+        (cta_of_slice, Form::Slice(sliced))
     }
 
     /// What one CTA takes up, if an SM can hold it.

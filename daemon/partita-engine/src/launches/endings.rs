@@ -87,8 +87,8 @@ impl Launches {
             if fault != 0 {
                 launch.gave_up(turn, fault);
             }
-            let (before, part_complete) = (0, complete);
-            let after = total;
+            let (before, part_complete) = (launch.spec.first, complete);
+            let (after, complete) = (total, complete && is_last);
             return Ok(Over { application, before, after, part_complete, complete, is_confined });
         };
         let before = claims.counted;
@@ -155,6 +155,7 @@ impl Launches {
     /// A fault in terms of the program's own kernel, as far as known.
     pub(crate) fn in_program_terms(&self, launch: Option<LaunchId>, fault: &mut Fault) {
         if let Some(launch) = launch.and_then(|id| self.records.get(&id)) {
+            launch.place_in_grid(fault);
             in_program_terms(fault, &launch.spec, !launch.is_original());
         }
     }

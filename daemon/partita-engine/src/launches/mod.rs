@@ -7,7 +7,7 @@
 //! | `params` | the layout of hidden parameters |
 //! | `admission` | who may go |
 //! | `layout` | how many workers, and on which SMs |
-//! | `worker`, `ticket`, `machine_code`, `original` | one form each |
+//! | `worker`, `ticket`, `machine_code`, `slice`, `original` | one form each |
 //! | `confinement` | the SMs to which the device keeps a grid |
 //! | `helpers` | helper grids and their side streams |
 //! | `arrivals` | workers on their way |
@@ -30,6 +30,7 @@ mod layout;
 mod machine_code;
 mod original;
 mod params;
+mod slice;
 mod spec;
 mod ticket;
 mod turns;
@@ -41,6 +42,7 @@ pub(crate) use check::{Checker, fence};
 pub(crate) use endings::code_of;
 pub(crate) use original::BARRIER;
 pub(crate) use params::Hidden;
+pub(crate) use slice::Part;
 pub(crate) use spec::{Count, Form, FormKind, Launch, Outlook, Pending, Place, Spec, Start};
 pub use watchdog::CancelError;
 pub(crate) use worker::{Measured, Staffing};
@@ -333,11 +335,14 @@ impl Launches {
         }
     }
 
-    /// Forgets launches that were still queued.
-    pub(crate) fn forget_queued(&mut self, queued: &[OperationId]) {
-        for id in queued {
-            self.waiting.remove(*id);
-        }
+    /// A launch does not wait for room or for its turn any more.
+    pub(crate) fn forget_waiting(&mut self, ticket: OperationId) {
+        self.waiting.remove(ticket);
+    }
+
+    /// Forgets launches of a session that were still queued.
+    pub(crate) fn forget_queued(&mut self, session: SessionId) {
+        self.waiting.forget(session);
     }
 
     /// Forgets a session. Its side streams, which it has no more use for.

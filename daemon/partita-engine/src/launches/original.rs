@@ -12,7 +12,7 @@
 use super::Launches;
 use super::confinement::launch_on;
 use super::params::Hidden;
-use super::spec::{Barrier, Form, Launch, Pending, Place, Run, Start};
+use super::spec::{Barrier, Form, Launch, Pending, Place, Run, Spec, Start};
 use super::watchdog::Watch;
 use crate::Fence;
 use crate::turn::{Bug, Turn};
@@ -32,6 +32,8 @@ pub(super) struct Original {
     pub(super) barrier: Option<DeviceAddress>,
     /// The SMs that it keeps to. None of them changes hands before the launch is over.
     pub(super) keeps_to: Option<SmSet>,
+    /// It is a slice of the program's launch ([`super::slice`]).
+    pub(super) is_slice: bool,
 }
 
 impl Pending {
@@ -60,16 +62,9 @@ impl Launches {
         };
         let mut workspace = None;
         if original.abort || original.barrier == Barrier::Used {
-            // What the device adds to in a block is 0 at first, and the rest does not matter.
-            let gates = Gates::default();
-            let shape = Shape { grid: spec.grid, first: 0, end: 0, main_ctas: 0, gates: &gates };
-            match self.blocks.acquire(turn.device, &shape) {
-                Ok(block) => workspace = Some(block),
-                Err(error) => {
-                    let text = format!("no workspace for kernel `{}`: {error}", spec.kernel.name);
-                    turn.fail(place.session, CudaResult::ERROR_OUT_OF_MEMORY, text);
-                    return Start::Failed;
-                }
+            workspace = self.workspace(turn, place, &spec);
+            if workspace.is_none() {
+                return Start::Failed;
             }
         }
         let block = workspace.map_or(0, |block| block.0);
@@ -102,10 +97,31 @@ impl Launches {
             keeps_to.filter(|sms| usize::from(sms.len()) < usize::from(turn.facts().sm_count));
         let work = launch_on(kept_to, grid);
         let (id, watch) = (spec.id, Watch::new(turn.now()));
-        let run = Run::Original(Original { workspace, barrier, keeps_to });
+        let run = Run::Original(Original { workspace, barrier, keeps_to, is_slice: false });
         let (begun, outlook) = (None, None);
         let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         self.records.insert(id, Box::new(launch));
         Start::Submit(work)
+    }
+
+    /// A control block of which only the barrier and the abort flag matter. `None`: there is none,
+    /// and the session fails.
+    pub(super) fn workspace(
+        &mut self,
+        turn: &mut Turn<'_>,
+        place: Place,
+        spec: &Spec,
+    ) -> Option<DeviceAddress> {
+        // What the device adds to in a block is 0 at first, and the rest does not matter.
+        let gates = Gates::default();
+        let shape = Shape { grid: spec.grid, first: 0, end: 0, main_ctas: 0, gates: &gates };
+        match self.blocks.acquire(turn.device, &shape) {
+            Ok(block) => Some(block),
+            Err(error) => {
+                let text = format!("no workspace for kernel `{}`: {error}", spec.kernel.name);
+                turn.fail(place.session, CudaResult::ERROR_OUT_OF_MEMORY, text);
+                None
+            }
+        }
     }
 }

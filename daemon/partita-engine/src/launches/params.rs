@@ -1,9 +1,10 @@
 //! The parameter space of a launch: the program's own parameters, then hidden ones.
 //!
-//! Each hidden parameter is a `u64` behind the others at the next multiple of 8. A kernel takes
-//! only those that its form needs, always in the order of [`Hidden`].
+//! Each hidden parameter begins behind the others at the next multiple of 8 and is a `u64`; behind
+//! that of a slice lie three `u32`. A kernel takes only those that its form needs, always in the
+//! order of [`Hidden`].
 
-use partita_model::DeviceAddress;
+use partita_model::{DeviceAddress, Dim3};
 
 /// Bytes of a hidden parameter, which are also its alignment.
 const BYTES: usize = 8;
@@ -15,6 +16,8 @@ pub(crate) enum Hidden {
     Cell,
     /// The barrier of a cooperative launch in the original form, 0 for other launches.
     Barrier,
+    /// Which CTAs a slice runs ([`Params::push_slice`]).
+    Slice,
     /// The block in which a counting launch counts.
     CountBlock,
     /// The control block. For workers of a helper grid the lowest bits hold the grid's number.
@@ -40,6 +43,15 @@ impl Params {
         self.bytes.resize(self.bytes.len().next_multiple_of(BYTES), 0);
         self.bytes.extend_from_slice(&value.to_le_bytes());
         self.last = Some(hidden);
+    }
+
+    /// Adds the hidden parameters of a slice behind those that are there: the linear index of its
+    /// first CTA, and the size of the original's grid.
+    pub(crate) fn push_slice(&mut self, first: u64, grid: Dim3) {
+        self.push(Hidden::Slice, first);
+        for extent in [grid.x, grid.y, grid.z] {
+            self.bytes.extend_from_slice(&extent.to_le_bytes());
+        }
     }
 
     /// A copy with `pointer` as the control block, which is the last parameter of workers and
@@ -83,6 +95,17 @@ mod tests {
         let helper = params.with_control_block(DeviceAddress(0x105));
         assert_eq!(helper[..24], params.bytes()[..24]);
         assert_eq!(helper[24..], 0x105_u64.to_le_bytes());
+    }
+
+    #[test]
+    fn a_slices_parameters_lie_before_the_control_block() {
+        let mut params = Params::new(vec![7; 4]);
+        params.push_slice(1 << 40, Dim3::new(2, 3, 4));
+        params.push(Hidden::ControlBlock, 5);
+        let wanted =
+            [&[7; 4][..], &[0; 4], &(1_u64 << 40).to_le_bytes(), &[2, 0, 0, 0, 3, 0, 0, 0]];
+        let wanted = [wanted.concat(), vec![4, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0, 0, 0, 0, 0]];
+        assert_eq!(params.bytes(), wanted.concat());
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What a program wants launched, and in which form it runs.
 
 use super::params::Params;
+use super::slice::Part;
 use super::worker::Worker;
 use super::{original, ticket};
 use crate::KernelForm;
@@ -78,8 +79,23 @@ pub(crate) enum Form {
     Ticket,
     /// The kernel as it is, on whole groups of SMs.
     MachineCode,
+    /// Consecutive ranges of the CTAs that are left, each alone on the device.
+    Slice(Sliced),
     /// The kernel as it is, alone on the device.
     Original(AsWritten),
+}
+
+/// A kernel in slices.
+#[derive(Clone)]
+pub(crate) struct Sliced {
+    pub(crate) entry: Arc<str>,
+    /// Whether the entry takes the address of a control block, for the abort flag.
+    pub(crate) abort: bool,
+    /// The original, in which a short launch runs whole.
+    pub(crate) whole: AsWritten,
+    /// When the next slice came, as a ticket. `None` for the first slice, which came with its
+    /// launch, and for another before it has to wait.
+    pub(crate) ticket: Option<OperationId>,
 }
 
 /// A kernel in its original form.
@@ -124,6 +140,7 @@ pub(crate) enum FormKind {
     Worker,
     Ticket,
     MachineCode,
+    Slice,
     Original,
 }
 
@@ -133,6 +150,7 @@ impl FormKind {
             FormKind::Worker => "worker",
             FormKind::Ticket => "ticket",
             FormKind::MachineCode => "machine code, green context",
+            FormKind::Slice => "slice",
             FormKind::Original => "original",
         }
     }
@@ -144,6 +162,7 @@ impl Pending {
             Form::Worker(_) => FormKind::Worker,
             Form::Ticket => FormKind::Ticket,
             Form::MachineCode => FormKind::MachineCode,
+            Form::Slice(_) => FormKind::Slice,
             Form::Original(_) => FormKind::Original,
         }
     }
@@ -154,7 +173,19 @@ impl Pending {
 
     /// Whether the launch keeps to its application's partition.
     pub(crate) fn is_confined(&self) -> bool {
-        !matches!(&self.form, Form::Original(original) if original.keeps_to.is_none())
+        match &self.form {
+            Form::Worker(_) | Form::Ticket | Form::MachineCode => true,
+            Form::Slice(_) => false,
+            Form::Original(original) => original.keeps_to.is_some(),
+        }
+    }
+
+    /// The operation by which the launch takes its turn; `id` is that of its place in its stream.
+    pub(crate) fn ticket(&self, id: OperationId) -> OperationId {
+        match &self.form {
+            Form::Slice(sliced) => sliced.ticket.unwrap_or(id),
+            Form::Worker(_) | Form::Ticket | Form::MachineCode | Form::Original(_) => id,
+        }
     }
 
     /// Whether nothing about the launch forbids that it runs as it was written, with all CTAs at
@@ -183,10 +214,21 @@ impl Pending {
     /// Why the launch has no better form. Workers and machine code have none to give.
     pub(crate) fn reason(&self) -> Option<&String> {
         match (&self.form, &self.spec.kernel.form) {
-            (Form::Original(AsWritten { reason: Some(reason), .. }), _)
-            | (Form::Original(_), KernelForm::Original { reason, .. })
+            (
+                Form::Original(AsWritten { reason: Some(reason), .. })
+                | Form::Slice(Sliced { whole: AsWritten { reason: Some(reason), .. }, .. }),
+                _,
+            )
+            | (Form::Original(_) | Form::Slice(_), KernelForm::Original { reason, .. })
             | (Form::Ticket, KernelForm::Ticket { reason, .. }) => Some(reason),
-            (Form::Worker(_) | Form::MachineCode | Form::Ticket | Form::Original(_), _) => None,
+            (
+                Form::Worker(_)
+                | Form::MachineCode
+                | Form::Ticket
+                | Form::Slice(_)
+                | Form::Original(_),
+                _,
+            ) => None,
         }
     }
 }
@@ -207,7 +249,9 @@ pub(crate) enum Start {
     Submit(Work),
     /// The launch has to wait.
     Wait(Box<Pending>),
-    /// The launch starts when one is over that its stream has on the device.
+    /// This part of it is submitted, and the rest of it waits.
+    Part(Box<Part>),
+    /// The launch starts when one is over that its session has on the device.
     Later(Box<Pending>),
     /// The launch cannot run as machine code. It waits for its turn as an original.
     Demoted(Box<Pending>),
@@ -299,9 +343,23 @@ impl Launch {
         !matches!(&self.run, Run::Original(original) if original.keeps_to.is_none())
     }
 
-    /// Whether the launch runs in its original form.
+    /// Whether the launch is a slice of the program's launch.
+    pub(crate) fn is_slice(&self) -> bool {
+        matches!(&self.run, Run::Original(original) if original.is_slice)
+    }
+
+    /// Whether the launch runs in its original form, or is a slice in that.
     pub(crate) fn is_original(&self) -> bool {
         matches!(self.run, Run::Original(_))
+    }
+
+    /// Device time from the launch's turn in its stream to its end, where its kernel runs in slices
+    /// and this is a slice, or a launch that ran whole in place of slices.
+    pub(crate) fn slice_time(&self, end: Nanos) -> Option<Nanos> {
+        let spec = &self.spec;
+        let in_slices = self.is_original() && !spec.cooperative && spec.kernel.slice.is_some();
+        let begun = self.begun.filter(|_| in_slices && !self.is_confined());
+        Some(end.saturating_sub(begun?))
     }
 
     /// Whether CTAs of the launch may be on an SM, as far as is known.

@@ -61,6 +61,14 @@ impl WaitingLaunches {
         }
     }
 
+    /// Forgets all launches of a session.
+    pub(super) fn forget(&mut self, session: SessionId) {
+        let of_session = self.all.iter().filter(|(_, waiting)| waiting.session == session);
+        for id in of_session.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.remove(id);
+        }
+    }
+
     pub(super) fn clear(&mut self) {
         *self = WaitingLaunches::default();
     }

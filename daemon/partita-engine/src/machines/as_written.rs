@@ -130,7 +130,7 @@ impl Machines {
     }
 
     /// Places for CTAs of this size on some SMs.
-    fn places(&self, sms: SmSet, cta: Usage) -> u64 {
+    pub(super) fn places(&self, sms: SmSet, cta: Usage) -> u64 {
         u64::from(self.handover.ledger().occupancy(cta)) * u64::from(sms.len())
     }
 

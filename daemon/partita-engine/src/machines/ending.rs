@@ -96,6 +96,10 @@ impl Machines {
         {
             self.observer.bound(turn, spec, bound);
         }
+        if let Some(took) = launch.slice_time(time).filter(|_| over.part_complete) {
+            let round = self.places(self.handover.ledger().sms(), spec.cta);
+            self.observer.saw_slice(turn, spec, took, round);
+        }
         if over.complete {
             self.learn_time(turn, id, time);
             self.learn_alone_whole(turn, id, time);
@@ -214,7 +218,7 @@ impl Machines {
     fn cancel_work(&mut self, turn: &mut Turn<'_>, session: SessionId) {
         // The session may have gone.
         let Some(dropped) = self.sessions.drop_queued(turn, session) else { return };
-        self.launches.forget_queued(&dropped.operations);
+        self.launches.forget_queued(session);
         self.observer.demand_ended(dropped.application, turn.now(), dropped.confined);
         self.launches.cancel(turn, session);
     }

@@ -3,7 +3,7 @@
 use super::Machines;
 use super::as_written::Now;
 use crate::effects::Effect;
-use crate::launches::{BARRIER, Checker, Form, Pending, Place, Start, fence};
+use crate::launches::{BARRIER, Checker, Form, Part, Pending, Place, Start, fence};
 use crate::observer::Account;
 use crate::sessions::{
     Answer, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
@@ -264,8 +264,9 @@ impl Machines {
                 match self.start(turn, place, pending) {
                     Start::Submit(work) => (work, self.expected_time(turn, launch)),
                     Start::Failed => return Ok(Pumped::Failed),
+                    Start::Part(part) => return self.submit_part(turn, id, *part),
                     Start::Later(pending) => {
-                        self.launches.forget_queued(&[id]);
+                        self.launches.forget_waiting(pending.ticket(id));
                         self.sessions.put_back(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
                     }
@@ -278,7 +279,25 @@ impl Machines {
                 }
             }
         };
-        match self.sessions.submit(turn, id, work, expected)? {
+        let submitted = self.sessions.submit(turn, id, work, expected)?;
+        self.submitted(turn, submitted)
+    }
+
+    /// Submits a part of the launch at the head of a queue, which stays there with the rest.
+    fn submit_part(
+        &mut self,
+        turn: &mut Turn<'_>,
+        head: OperationId,
+        part: Part,
+    ) -> Result<Pumped, Bug> {
+        let Part { operation, launch, work, rest } = part;
+        self.sessions.put_back(head, Queued::Launch(rest))?;
+        let submitted = self.sessions.submit_part(turn, head, (operation, launch), work)?;
+        self.submitted(turn, submitted)
+    }
+
+    fn submitted(&mut self, turn: &mut Turn<'_>, submitted: Submitted) -> Result<Pumped, Bug> {
+        match submitted {
             Submitted::Accepted { front } => {
                 if let Some(launch) = front {
                     let now = turn.now();
@@ -302,11 +321,18 @@ impl Machines {
     fn start(&mut self, turn: &mut Turn<'_>, place: Place, mut pending: Box<Pending>) -> Start {
         let is_confined = pending.is_confined();
         let application = place.application;
+        if self.is_next_slice_early(turn, place, &mut pending) {
+            return Start::Later(pending);
+        }
         let active = || self.observer.active();
         if !is_confined && self.launches.others_at_work(turn, application, active()) == 0 {
             self.launches.end_rest(application);
         }
-        if !self.launches.may_go(turn, place, is_confined) {
+        if self.waits_for_loading(turn, &pending) {
+            return Start::Wait(pending);
+        }
+        let in_turn = Place { main: pending.ticket(place.main), ..place };
+        if !self.launches.may_go(turn, in_turn, is_confined) {
             return Start::Wait(pending);
         }
         let (id, kind) = (pending.spec.id, pending.kind());
@@ -326,6 +352,7 @@ impl Machines {
                 let handover = &self.handover;
                 self.launches.start_on_groups(turn, handover, (place, window), pending)
             }
+            Form::Slice(_) => return self.start_slice(turn, (place, window), pending),
             Form::Original(original) if original.keeps_to.is_none() => {
                 return self.start_original(turn, (place, window), pending);
             }
@@ -353,7 +380,7 @@ impl Machines {
                 self.observer.demand_ended(place.application, turn.now(), 1);
                 start
             }
-            Start::Wait(_) | Start::Later(_) => start,
+            Start::Wait(_) | Start::Later(_) | Start::Part(_) => start,
         }
     }
 
@@ -373,7 +400,7 @@ impl Machines {
         self.launches.start_claiming(turn, handover, place, pending, (layout, count_block))
     }
 
-    fn start_original(
+    pub(super) fn start_original(
         &mut self,
         turn: &mut Turn<'_>,
         (place, window): (Place, AddressRange),
@@ -398,7 +425,7 @@ impl Machines {
         start
     }
 
-    fn starts(&mut self, turn: &mut Turn<'_>, place: Place) {
+    pub(super) fn starts(&mut self, turn: &mut Turn<'_>, place: Place) {
         let has_company = self.launches.has_company(place.application);
         self.observer.starts(turn, place.application, has_company);
     }

@@ -17,6 +17,7 @@ mod ending;
 mod launching;
 mod looking;
 mod planning;
+mod slicing;
 
 use crate::effects::Effect;
 use crate::handover::Handover;

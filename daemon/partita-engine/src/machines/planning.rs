@@ -184,6 +184,10 @@ impl Machines {
     pub(super) fn stall(&mut self, turn: &mut Turn<'_>) {
         let nothing_loads = !self.sessions.is_loading() && !self.launches.is_confining();
         let may_wait = nothing_loads || !turn.device.loading_waits_for_grids();
+        // Slices wait for modules.
+        if nothing_loads && self.launches.is_anyone_waiting() {
+            turn.push(Effect::PumpWaiting);
+        }
         let by_policy = self.observer.policy().orders().stalled;
         if !self.handover.stall(by_policy, may_wait) {
             return;

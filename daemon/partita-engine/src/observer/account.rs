@@ -173,9 +173,14 @@ impl Account {
             },
             launches: 1,
             as_written: 0,
+            slices: 0,
             profile: None,
         };
-        let how = if form == FormKind::Ticket { "runs as tickets" } else { "runs alone" };
+        let how = match form {
+            FormKind::Ticket => "runs as tickets",
+            FormKind::Slice => "runs in slices, each alone",
+            FormKind::Worker | FormKind::MachineCode | FormKind::Original => "runs alone",
+        };
         let line = report.reason.as_ref();
         let line = line.map(|reason| format!("kernel `{name}` of {application} {how}: {reason}"));
         self.kernel_index.insert(place, self.kernels.len());
@@ -187,6 +192,13 @@ impl Account {
     pub(crate) fn ran_as_written(&mut self, name: &Arc<str>, kind: FormKind) {
         if let Some(&index) = self.kernel_index.get(&(name.clone(), kind)) {
             self.kernels[index].as_written += 1;
+        }
+    }
+
+    /// A slice of a launch has started.
+    pub(crate) fn ran_slice(&mut self, name: &Arc<str>) {
+        if let Some(&index) = self.kernel_index.get(&(name.clone(), FormKind::Slice)) {
+            self.kernels[index].slices += 1;
         }
     }
 

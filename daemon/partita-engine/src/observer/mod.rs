@@ -6,6 +6,7 @@
 //! | `accounts` | all accounts, and which applications have work or take part in sharing |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
 //! | `launch_times` | how long launches take, and which may run as they were written |
+//! | `slices` | how large the slices of a launch are |
 //! | `profiling` | what kernels do, counted at their first launches |
 //! | `hit_rates` | the LLC's hit rate of an application that runs alone |
 //!
@@ -18,11 +19,13 @@ mod cta_times;
 mod hit_rates;
 mod launch_times;
 mod profiling;
+mod slices;
 
 pub(crate) use account::Account;
 pub(crate) use cta_times::{TaskSize, task_size};
 pub(crate) use launch_times::{Expected, LONG, SHORT, Took};
 pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
+pub(crate) use slices::LONGEST_SLICE;
 
 use crate::LogLevel;
 use crate::handover::ledger::Ledger;
@@ -35,12 +38,13 @@ use launch_times::LaunchTimes;
 use partita_device::AddressRange;
 use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::{
-    ApplicationId, DeviceAddress, GridCounters, Nanos, SessionId, Traffic, WindowId,
+    ApplicationId, DeviceAddress, GridCounters, Nanos, SessionId, Timekeeping, Traffic, WindowId,
 };
 use partita_policy::{
     Character, Deciders, Even, Everyone, Launched, Observation, Policy, PolicySettings, traffic_of,
 };
 use profiling::Profiles;
+use slices::Slices;
 use std::sync::Arc;
 
 /// The machine of observations.
@@ -49,6 +53,7 @@ pub(crate) struct Observer {
     accounts: Accounts,
     cta_times: CtaTimes,
     launch_times: LaunchTimes,
+    slices: Slices,
     profiles: Profiles,
     hit_rates: HitRates,
 }
@@ -66,6 +71,7 @@ impl Observer {
             accounts: Accounts::default(),
             cta_times: CtaTimes::default(),
             launch_times: LaunchTimes::default(),
+            slices: Slices::default(),
             profiles: Profiles::new(turn.device, window, blocks),
             hit_rates: HitRates::default(),
         }
@@ -255,6 +261,26 @@ impl Observer {
         }
     }
 
+    // Slices.
+
+    /// How many CTAs of a launch run next, of those that `spec` has left. `round` is the number of
+    /// CTAs that the GPU holds at once. All of them: the rest of the launch stays in one piece.
+    pub(crate) fn next_slice(&self, turn: &Turn<'_>, spec: &Spec, round: u64) -> u64 {
+        self.slices.next(spec, round, tells_time(turn))
+    }
+
+    /// The time that so many CTAs of a launch in slices are expected to take.
+    pub(crate) fn time_of_slice(&self, spec: &Spec, ctas: u64) -> Option<Nanos> {
+        self.slices.time_of(spec, ctas)
+    }
+
+    /// A slice, or a launch that ran whole in place of slices, has taken `time`.
+    pub(crate) fn saw_slice(&mut self, turn: &Turn<'_>, spec: &Spec, time: Nanos, round: u64) {
+        if tells_time(turn) {
+            self.slices.saw(spec, time, round);
+        }
+    }
+
     // Profiles.
 
     pub(crate) fn learn(&mut self, hash: &Arc<str>, profiles: &[(LaunchShape, KernelProfile)]) {
@@ -379,4 +405,9 @@ fn launched(spec: &Spec, ctas_per_sm: u16) -> Launched {
 #[expect(clippy::cast_precision_loss, reason = "only ratios are formed")]
 fn as_float(count: u64) -> f64 {
     count as f64
+}
+
+/// Whether the device tells how long work takes.
+fn tells_time(turn: &Turn<'_>) -> bool {
+    turn.facts().timekeeping != Timekeeping::Off
 }

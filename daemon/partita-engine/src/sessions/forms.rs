@@ -252,7 +252,9 @@ fn form(
     let told = Told::of(facts);
     let home = Home { id, told: &told, lines: lines.as_ref() };
     let kernel = home.kernel(own.ok_or("the forms are not those of the kernel")?, false);
-    if let KernelForm::Original { reason, .. } = &kernel.form {
+    if let KernelForm::Original { reason, .. } = &kernel.form
+        && kernel.slice.is_none()
+    {
         return Err(reason.clone());
     }
     if let Err(reason) = &kernel.facts {

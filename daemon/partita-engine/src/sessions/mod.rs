@@ -97,8 +97,6 @@ pub(crate) struct Sessions {
 /// What a session's cancelled queue held.
 pub(crate) struct Dropped {
     pub(crate) application: ApplicationId,
-    /// Every operation.
-    pub(crate) operations: Vec<OperationId>,
     /// How many of them were launches that keep to their application's SMs.
     pub(crate) confined: usize,
 }
@@ -365,7 +363,7 @@ impl Sessions {
                 let _ = turn.device.poke(address, &bytes[..usize::from(word.width)]);
             }
         }
-        Some(Dropped { application, operations, confined })
+        Some(Dropped { application, confined })
     }
 
     /// Gives everything of a closing session back once nothing of it is in flight. Its application

@@ -196,14 +196,45 @@ impl Sessions {
         let record = self.records.get_mut(&session).ok_or(Bug::NoStream(stream))?;
         record.unpark(id);
         record.goes_on(stream);
-        self.submit_waits(turn, (session, stream), after, &work)?;
-        let result = turn.device.enqueue(stream, id, work);
         let target = self.stream_mut(session, stream).ok_or(Bug::NoStream(stream))?;
         target.queue.pop_front();
-        target.in_flight.push_back(id);
         if let Some(expected) = expected {
             target.ahead.push(id, expected);
         }
+        self.give(turn, (session, stream), (id, then), (after, work))
+    }
+
+    /// Submits a part of the head of a queue as an operation of its own. The head stays, and what
+    /// waits for it waits for the rest.
+    pub(crate) fn submit_part(
+        &mut self,
+        turn: &mut Turn<'_>,
+        head: OperationId,
+        (part, launch): (OperationId, LaunchId),
+        work: Work,
+    ) -> Result<Submitted, Bug> {
+        let operation = self.operations.get_mut(&head).ok_or(Bug::NoOperation(head))?;
+        let (session, stream, then) = (operation.session, operation.stream, Then::Main(launch));
+        let after = std::mem::take(&mut operation.after);
+        let stage = Stage::InFlight;
+        let operation = Operation { session, stream, after: Vec::new(), stage, then };
+        self.operations.insert(part, Box::new(operation));
+        self.records.get_mut(&session).ok_or(Bug::NoStream(stream))?.operations += 1;
+        self.give(turn, (session, stream), (part, then), (after, work))
+    }
+
+    /// Gives the device an operation behind what the operation waits for.
+    fn give(
+        &mut self,
+        turn: &mut Turn<'_>,
+        (session, stream): (SessionId, StreamId),
+        (id, then): (OperationId, Then),
+        (after, work): (Vec<OperationId>, Work),
+    ) -> Result<Submitted, Bug> {
+        self.submit_waits(turn, (session, stream), after, &work)?;
+        let result = turn.device.enqueue(stream, id, work);
+        let target = self.stream_mut(session, stream).ok_or(Bug::NoStream(stream))?;
+        target.in_flight.push_back(id);
         let is_front = target.in_flight.len() == 1;
         match (result, then) {
             (Err(error), _) => Ok(refused(turn, (session, id, then), &error)),

@@ -1,6 +1,6 @@
 //! Seeded random runs: faulty clients, resizes and stalls, with the invariants of the crate's page.
 
-use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, TICKET, World};
+use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, SLICED, TICKET, World};
 use crate::{CloseReason, EventHandle, Request, StreamHandle, StreamKind};
 use partita_model::{ApplicationId, DeviceAddress, SessionId, SmId, SmSet};
 use std::collections::BTreeMap;
@@ -45,10 +45,11 @@ fn step(world: &mut World, random: &mut Random, client: &mut Client) {
     let event = EventHandle(1 + random.below(3));
     let request = match random.below(20) {
         0..8 => {
-            let kernels =
-                [SHORT, TICKET, MEDIUM, LONG, ALONE, if client.healthy { SHORT } else { FAULT }];
-            let kernel = kernels[usize::try_from(random.below(6)).unwrap()];
-            let ctas = u32::try_from(1 + random.below(400)).unwrap();
+            let last = if client.healthy { SHORT } else { FAULT };
+            let kernels = [SHORT, TICKET, MEDIUM, LONG, ALONE, SLICED, last];
+            let kernel = kernels[usize::try_from(random.below(7)).unwrap()];
+            let most = if kernel == SLICED { 4_000 } else { 400 };
+            let ctas = u32::try_from(1 + random.below(most)).unwrap();
             client.launches += 1;
             Request::Launch(World::launch(stream.0, kernel, ctas))
         }

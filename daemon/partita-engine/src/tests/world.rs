@@ -4,7 +4,8 @@ use super::fake_device::FakeDevice;
 use crate::{
     Action, CloseReason, Engine, EngineConfig, Fallback, Fence, FormsOf, ImageId, KernelForm,
     Later, LoadedModule, ModuleHandle, ParamLayout, Payload, PrepareError, PreparedKernel,
-    PreparedModule, Purpose, RegisterBound, Request, Rests, SessionIdentity, Source, StreamHandle,
+    PreparedModule, Purpose, RegisterBound, Request, Rests, SessionIdentity, Slice, Source,
+    StreamHandle,
 };
 use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::request::Launch;
@@ -19,8 +20,8 @@ use std::sync::Arc;
 /// `alone` are workers.
 pub(crate) const MODULE: ModuleHandle = ModuleHandle(1);
 /// A line a kernel, as [`FakeDevice`] takes them: its name, microseconds a CTA, registers a thread
-/// (16 where none are given). Entries that end in `-original` or `-counting` belong to the kernel
-/// above.
+/// (16 where none are given). Entries that end in `-original` or `-counting`, and slices, belong to
+/// the kernel above.
 const PTX: &str = concat!(
     "short 1\n",
     "medium 5\n",
@@ -53,6 +54,12 @@ const PTX: &str = concat!(
     "brisk-awaiting-original 2\n",
     "brisk-straight 2\n",
     "brisk-straight-original 2\n",
+    "sliced-alone 10\n",
+    "slice-alone 10\n",
+    "spin-sliced-alone 1\n",
+    "spin-slice-alone 1\n",
+    "fault-sliced-alone 1\n",
+    "fault-slice-alone 1\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -89,6 +96,10 @@ pub(crate) const BRISK_TICKET: u32 = 21;
 /// The same of a kernel that may wait for what others write, and of one without loops.
 pub(crate) const BRISK_AWAITING: u32 = 22;
 pub(crate) const BRISK_STRAIGHT: u32 = 23;
+/// Kernels that run alone in slices: one that ends, one that never does, one that faults.
+pub(crate) const SLICED: u32 = 24;
+pub(crate) const SPIN_SLICED: u32 = 25;
+pub(crate) const FAULT_SLICED: u32 = 26;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -484,7 +495,8 @@ fn prepare(image: ImageId, purpose: &Purpose) -> Result<PreparedModule, PrepareE
 
 fn kernels() -> impl Iterator<Item = &'static str> {
     let names = PTX.lines().map(|line| line.split(' ').next().unwrap());
-    names.filter(|name| !name.ends_with("-original") && !name.ends_with("-counting"))
+    let beside = ["-original", "-counting", "slice-alone"];
+    names.filter(move |name| !beside.iter().any(|end| name.ends_with(end)))
 }
 
 /// The original beside a kernel.
@@ -524,12 +536,16 @@ fn kernel(name: &str) -> PreparedKernel {
         },
         registers: RegisterBound::Settled,
         later: false,
-        hash: (name.contains("counted") || name.starts_with("brisk")).then(|| name.into()),
+        hash: (["counted", "brisk", "sliced"].iter().any(|part| name.contains(part)))
+            .then(|| name.into()),
         awaits: name.contains("awaiting") || name == "following",
         follows: name == "following",
         gives_up: name == "long" || name.contains("ticket"),
         loops: !name.contains("straight"),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),
-        slice: None,
+        slice: name.contains("sliced").then(|| Slice {
+            entry: name.replace("sliced", "slice").into(),
+            abort: name.starts_with("spin"),
+        }),
     }
 }

@@ -141,6 +141,8 @@ pub(crate) struct FakeDevice {
     pub(crate) grids_started: u64,
     /// The entry of each grid.
     pub(crate) launched: Vec<Arc<str>>,
+    /// The CTAs of each slice: the first, and the one behind the last.
+    pub(crate) slices: Vec<(u64, u64)>,
     /// The workspaces of grids that have the parameter.
     pub(crate) workspaces: Vec<u64>,
     /// What grids did, where it counts: a task's worth when the task ends.
@@ -205,6 +207,7 @@ impl FakeDevice {
             executed: BTreeMap::new(),
             grids_started: 0,
             launched: Vec::new(),
+            slices: Vec::new(),
             workspaces: Vec::new(),
             counted: None,
             gated: SmSet::EMPTY,

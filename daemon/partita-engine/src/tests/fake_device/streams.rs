@@ -88,6 +88,10 @@ impl FakeDevice {
             let pointer = pointer();
             (DeviceAddress(pointer & !31), u32::try_from(pointer & 31).unwrap())
         });
+        if launch.kernel.contains("slice-") {
+            let first = u64::from_le_bytes(launch.params[16..24].try_into().unwrap());
+            self.slices.push((first, first + u64::from(launch.grid.x)));
+        }
         self.grids_started += 1;
         self.launched.push(launch.kernel.clone());
         self.grids.push(Grid {
