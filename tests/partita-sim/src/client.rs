@@ -352,11 +352,14 @@ impl Client {
         let count = random.between(1, length);
         let k = random.between(0, 1000);
         let rounds = random.between(0, 200);
-        let name = *random.pick(&["step", "step", "step", "long", "mirror", "early", "alone"]);
+        let names = ["step", "step", "step", "long", "mirror", "early", "alone", "leaving"];
+        let name = *random.pick(&names);
         let block = if name == "mirror" { MIRROR } else { *random.pick(&[32, 64, 96, 256]) };
-        let spare = if random.once_in(4) { random.between(1, 40) } else { 0 };
+        let most = if name == "leaving" { 600 } else { 40 };
+        let spare = if random.once_in(4) { random.between(1, most) } else { 0 };
         let ctas = if name == "mirror" { length / MIRROR } else { count.div_ceil(block) + spare };
-        let argument = if name == "long" { rounds } else { k };
+        let is_long = matches!(name, "long" | "leaving");
+        let argument = if is_long { rounds } else { k };
         if !self.launch(world, name, index, block, ctas, arguments(count, argument)) {
             return;
         }
@@ -367,7 +370,7 @@ impl Client {
                 chunk.reverse();
                 chunk.iter_mut().for_each(|word| *word = word.wrapping_add(k));
             }),
-            "long" => some.for_each(|word| {
+            _ if is_long => some.for_each(|word| {
                 for _ in 0..rounds {
                     *word = word.wrapping_mul(3).wrapping_add(1);
                 }

@@ -30,6 +30,8 @@ pub struct Outcome {
     pub clients: u64,
     /// Launches that they asked for.
     pub launches: u64,
+    /// Slices in which launches of the clients ran that stayed to the end.
+    pub slices: u64,
     /// Device time at the end.
     pub nanos: u64,
 }
@@ -261,6 +263,8 @@ impl Play {
 
     fn check_launches(&mut self, healthy: &[Client]) {
         let reports = self.world.engine.application_reports();
+        let kernels = reports.iter().flat_map(|report| &report.kernels);
+        self.outcome.slices += kernels.map(|kernel| kernel.slices).sum::<u64>();
         for client in healthy.iter().filter(|client| client.alone) {
             let report = reports.iter().find(|report| report.id == client.application);
             let completed = report.map(|report| report.launches_completed);

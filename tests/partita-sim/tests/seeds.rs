@@ -8,7 +8,7 @@ const SEEDS: u64 = 1_000;
 
 #[test]
 fn a_thousand_seeds_hold() {
-    let next = AtomicU64::new(0);
+    let (next, slices) = (AtomicU64::new(0), AtomicU64::new(0));
     let workers = thread::available_parallelism().map_or(2, usize::from);
     let play = || {
         let mut failures = Vec::new();
@@ -17,7 +17,10 @@ fn a_thousand_seeds_hold() {
             if seed >= SEEDS {
                 return failures;
             }
-            failures.extend(run(seed, false).0.err().map(|failure| failure.to_string()));
+            match run(seed, false).0 {
+                Ok(outcome) => drop(slices.fetch_add(outcome.slices, Ordering::Relaxed)),
+                Err(failure) => failures.push(failure.to_string()),
+            }
         }
     };
     let failures: Vec<String> = thread::scope(|scope| {
@@ -30,6 +33,8 @@ fn a_thousand_seeds_hold() {
         failures.len(),
         failures[0]
     );
+    let slices = slices.into_inner();
+    assert!(slices > SEEDS / 10, "only {slices} slices ran");
 }
 
 #[test]

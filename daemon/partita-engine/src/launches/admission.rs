@@ -17,8 +17,8 @@
 //!   no turn goes on while others wait ([`super::turns`]). Nobody waits for an original that rests.
 //! - Nothing starts of an application to which the policy gives no SM while others have their
 //!   turn, and nobody waits for it.
-//! - A launch in slices waits as an original does, and takes a new ticket behind each slice
-//!   ([`super::slice`]).
+//! - A launch in slices waits as an original does. Where there are no rests, it takes a new ticket
+//!   behind each slice ([`super::slice`]).
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
 //! Nobody starves: only finitely many launches hold a lower ticket, none is added, and a rest ends.

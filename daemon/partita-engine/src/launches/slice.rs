@@ -2,8 +2,10 @@
 //! section 4.1).
 //!
 //! Kernels run in slices that would run alone otherwise. A slice is alone on the device, as an
-//! original is, and has the same turns ([`super::turns`]). Behind a slice the launch takes its turn
-//! anew, as if it had just come. So what others have launched meanwhile goes between two slices.
+//! original is, and has the same turns and rests ([`super::turns`]). A turn ends with the slices in
+//! flight when others wait, and these have their share of time before the next slice. Where there
+//! are no rests, the launch takes a new ticket behind each slice, as if it had just come. So what
+//! others have launched meanwhile goes between two slices.
 //!
 //! The launch stays at the head of its stream's queue until its last slice starts. Each slice has a
 //! record of its own, so the limit of time for kernels that run alone holds for a slice.

@@ -93,8 +93,7 @@ pub(crate) struct Sliced {
     pub(crate) abort: bool,
     /// The original, in which a short launch runs whole.
     pub(crate) whole: AsWritten,
-    /// When the next slice came, as a ticket. `None` for the first slice, which came with its
-    /// launch, and for another before it has to wait.
+    /// The ticket of the next slice, where that is not its launch's own.
     pub(crate) ticket: Option<OperationId>,
 }
 

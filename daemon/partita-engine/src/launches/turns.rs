@@ -5,6 +5,7 @@
 //! time T, with n other applications at work, the application's originals *rest* for T × n. All of
 //! them then get the same share of time.
 //!
+//! A turn begins anew with each launch, or slice, that starts while no other application has work.
 //! A rest ends early when no other application is at work any more. A resting launch keeps nobody
 //! waiting ([`super::admission`]).
 //!
@@ -137,6 +138,11 @@ impl Launches {
     /// Whether launches that rest are to be looked at now, by host time.
     pub(crate) fn has_rested(&mut self, now: Nanos) -> bool {
         self.turns.look_at.take_if(|at| *at <= now).is_some()
+    }
+
+    /// No other application has work, so the time before `now` was taken from nobody.
+    pub(crate) fn begin_turn_anew(&mut self, application: ApplicationId, now: Nanos) {
+        self.turns.begun.entry(application).and_modify(|begun| *begun = now);
     }
 
     /// When a waiting original has rested enough; no later than `grace` from now, to see whether

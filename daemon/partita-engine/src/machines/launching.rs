@@ -324,9 +324,8 @@ impl Machines {
         if self.is_next_slice_early(turn, place, &mut pending) {
             return Start::Later(pending);
         }
-        let active = || self.observer.active();
-        if !is_confined && self.launches.others_at_work(turn, application, active()) == 0 {
-            self.launches.end_rest(application);
+        if !is_confined {
+            self.take_turn(turn, application);
         }
         if self.waits_for_loading(turn, &pending) {
             return Start::Wait(pending);
@@ -381,6 +380,17 @@ impl Machines {
                 start
             }
             Start::Wait(_) | Start::Later(_) | Start::Part(_) => start,
+        }
+    }
+
+    /// An original, or a slice, wants to start: rests and turns that others ask for no more end.
+    fn take_turn(&mut self, turn: &Turn<'_>, application: ApplicationId) {
+        let (launches, observer) = (&mut self.launches, &self.observer);
+        if launches.others_at_work(turn, application, observer.active()) == 0 {
+            launches.end_rest(application);
+        }
+        if launches.others_at_work(turn, application, observer.at_work()) == 0 {
+            launches.begin_turn_anew(application, turn.rest_clock());
         }
     }
 

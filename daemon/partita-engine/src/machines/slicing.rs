@@ -1,6 +1,7 @@
 //! Steps of launches that run in slices ([`crate::launches`], `slice`).
 
 use super::Machines;
+use crate::Rests;
 use crate::launches::{Form, FormKind, Outlook, Pending, Place, Spec, Start};
 use crate::observer::{Expected, SHORT};
 use crate::turn::Turn;
@@ -8,8 +9,8 @@ use partita_device::AddressRange;
 use partita_model::{Nanos, OperationId};
 
 impl Machines {
-    /// Gives the next slice of a launch its ticket. Whether it is too early for the slice: its
-    /// session has enough on the device.
+    /// Whether it is too early for the next slice of a launch: its session has enough on the
+    /// device. Where no rests share time out, the slice gets a ticket of its own.
     pub(super) fn is_next_slice_early(
         &self,
         turn: &mut Turn<'_>,
@@ -25,7 +26,8 @@ impl Machines {
         if self.launches.is_ahead(turn, place, time) {
             return true;
         }
-        if let (Form::Slice(sliced), true) = (&mut pending.form, pending.spec.first > 0) {
+        let is_anew = pending.spec.first > 0 && turn.config().rests == Rests::Never;
+        if let (Form::Slice(sliced), true) = (&mut pending.form, is_anew) {
             sliced.ticket = Some(OperationId(turn.next_id()));
         }
         false

@@ -16,7 +16,7 @@
 //!
 //! # Bounds
 //!
-//! Others wait for slices in flight, so a slice takes no longer than [`LONGEST_SLICE`] by the latest
+//! Others wait for slices in flight. So a slice takes no longer than [`LONGEST_SLICE`] by the last
 //! measurement, unless one round of its CTAs does. A launch that is expected to take no longer runs
 //! whole. The device does not see what a slice costs the host, so a slice takes no less than
 //! [`SHORTEST_SLICE`] once the search has ended. Where the device tells no time, slices have

@@ -8,7 +8,7 @@ use partita_model::{Bytes, CudaResult, Dim3, Nanos, SessionId, Timekeeping, requ
 const PLACES: u32 = 64;
 /// A launch of 40 ms.
 const LONG_LAUNCH: u32 = 4_000 * PLACES;
-/// How long others wait at most for what is in flight, and for a round of its CTAs, in microseconds.
+/// How long others wait at most, in microseconds: for what is in flight, and for a round of CTAs.
 const WAIT: u64 = 2_000 + 10;
 
 /// The CTAs of all slices follow each other from the first to the last.
@@ -121,6 +121,37 @@ fn two_programs_in_slices_take_turns_and_share_time() {
         }
         world.finish();
     }
+}
+
+/// A launch that had the device to itself for long rests for its last slices only.
+#[test]
+fn time_without_others_is_not_made_up_for() {
+    let config = EngineConfig {
+        rests: Rests::ByDevice,
+        window: Some(Bytes(1 << 26)),
+        ..EngineConfig::default()
+    };
+    let mut world = World::with_config(8, config);
+    let (long, of_long) = world.session();
+    let (other, _) = world.session();
+    world.start(long, 0, SLICED, LONG_LAUNCH);
+    world.run_for(20_000);
+    for _ in 0..200 {
+        world.start(other, 0, MEDIUM, 20 * PLACES);
+    }
+    let completed = |world: &World| {
+        let reports = world.engine.application_reports();
+        reports.iter().find(|report| report.id == of_long).unwrap().ctas_completed
+    };
+    world.run_for(2_000);
+    let before = completed(&world);
+    world.run_for(8_000);
+    let slices = (completed(&world) - before) * 10 / u64::from(PLACES);
+    assert!((2_000..6_000).contains(&slices), "{slices} us of 8 ms");
+    for session in [long, other] {
+        assert_eq!(world.synchronize(session), 0);
+    }
+    world.finish();
 }
 
 #[test]
