@@ -54,9 +54,9 @@ gallery! {
     function_pointers gemm graph graph_api graph_capture grid_stride gridsync groups half histogram
     host_functions host_threads intrinsics launch_errors leavers lookback lu managed mandelbrot
     many_launches mapped mma montecarlo nbody no_parameters odd_grid pipeline printf queens radix
-    rdc recursion reduce redux registered scan sha256 simd special_registers spinlock spmv stencil
-    stream_memory surface symbols texture texture_kinds thrust_reduce thrust_scan thrust_sort
-    thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
+    rdc recursion reduce redux registered scan sha256 simd slices special_registers spinlock spmv
+    stencil stream_memory surface symbols texture texture_kinds thrust_reduce thrust_scan
+    thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
 }
 
 /// With an hour of patience for programs that do not call.
