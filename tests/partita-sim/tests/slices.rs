@@ -4,7 +4,7 @@
 
 use partita_device::Device;
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{EngineConfig, Payload, SessionIdentity};
+use partita_engine::{EngineConfig, Payload, Rests, SessionIdentity};
 use partita_model::request::{Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{Dim3, KernelReport, Nanos, SessionId, TenantId};
 use partita_sim::world::{GOOD_IMAGE, KERNELS, World};
@@ -28,7 +28,8 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let device = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options::default());
-        let config = EngineConfig { rests: true, profiling: false, ..EngineConfig::default() };
+        let config =
+            EngineConfig { rests: Rests::ByDevice, profiling: false, ..EngineConfig::default() };
         let world = World::new(device, config, false).unwrap();
         let mut pair = Pair { world, long: (SessionId(0), 0), neighbour: (SessionId(0), 0) };
         let identity = |session| SessionIdentity {
