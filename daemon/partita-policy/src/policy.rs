@@ -110,6 +110,8 @@ struct Tracked {
     active: bool,
     has_work: bool,
     idle_since: Nanos,
+    /// When it was last seen to work on CTAs.
+    worked: Nanos,
     total: Progress,
     busy: Nanos,
     in_flight: u64,
@@ -281,6 +283,7 @@ impl Policy {
                 active: false,
                 has_work: false,
                 idle_since: now,
+                worked: now,
                 total: application.total,
                 busy: Nanos(0),
                 in_flight: 0,
@@ -288,6 +291,9 @@ impl Policy {
                 counting: false,
                 stuck: false,
             });
+            if application.in_flight > 0 || application.total.ctas != tracked.total.ctas {
+                tracked.worked = now;
+            }
             tracked.busy = application.busy;
             tracked.in_flight = application.in_flight;
             tracked.launched = application.launched;
@@ -396,6 +402,9 @@ impl Policy {
                     warm_up_ctas: done.warm_up_ctas,
                     rounds: done.rounds,
                     profiled: application.total.traffic.is_some(),
+                    rested: self.now.saturating_sub(
+                        self.tracked.get(&id).map_or(self.now, |tracked| tracked.worked),
+                    ),
                     character: application.character,
                 }
             })

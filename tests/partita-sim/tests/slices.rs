@@ -80,8 +80,8 @@ impl Pair {
         self.ask(session, Request::Launch(Launch { kernel, params, ..like.clone() }));
     }
 
-    /// Launches the long kernel with so many rounds of CTAs. A cooperative launch runs whole, as any launch of such a kernel
-    /// would without slices.
+    /// Launches the long kernel with so many rounds of CTAs. A cooperative launch runs whole, as
+    /// any launch of such a kernel would without slices.
     fn start(&mut self, rounds: u32, cooperative: bool) {
         let (session, data) = self.long;
         let words = [BLOCK * SMS * rounds, STEPS].into_iter().flat_map(u32::to_le_bytes);

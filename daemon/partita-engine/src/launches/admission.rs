@@ -15,15 +15,13 @@
 //!   flight, it waits for every launch with a lower ticket: originals that overlap would keep the
 //!   device for ever. Where its application rests, it waits for the end of the rest, and
 //!   no turn goes on while others wait ([`super::turns`]). Nobody waits for an original that rests.
-//! - Nothing starts of an application to which the policy gives no SM while others have their
-//!   turn, and nobody waits for it.
 //! - A launch in slices waits as an original does. Where there are no rests, it takes a new ticket
 //!   behind each slice ([`super::slice`]).
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
 //! Nobody starves: only finitely many launches hold a lower ticket, none is added, and a rest ends.
 //! Nobody deadlocks: the launch with the lowest ticket waits only for what is in flight, which ends
-//! without it, and for the end of a rest or of a turn.
+//! without it, and for the end of a rest.
 
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
@@ -32,7 +30,7 @@ use crate::Rests;
 use crate::observer::{Expected, SHORT};
 use crate::turn::Turn;
 use partita_model::{ApplicationId, LaunchId, Nanos, OperationId, Sharing};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Launches in flight, by whether they keep to a partition.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -64,8 +62,7 @@ impl Launches {
         let now = turn.rest_clock();
         let waiting = &self.waiting;
         let is_other = |other: ApplicationId| other != application;
-        let has_turn = |other: ApplicationId| is_other(other) && !self.benched.contains(&other);
-        let would_go = |other| has_turn(other) && !self.turns.is_resting(other, now);
+        let would_go = |other| is_other(other) && !self.turns.is_resting(other, now);
         if others_originals > 0 || waiting.before(id, Kind::Alone).any(would_go) {
             return false;
         }
@@ -78,25 +75,16 @@ impl Launches {
             // Where applications rest, what came before others does not make their turns longer.
             let is_asked_for = match turn.config().rests {
                 Rests::ByDevice | Rests::ByHost => {
-                    waiting.of_kind(Kind::Confined).any(has_turn)
+                    waiting.of_kind(Kind::Confined).any(is_other)
                         || waiting.of_kind(Kind::Alone).any(would_go)
                 }
-                Rests::Never => waiting.before(id, Kind::Confined).any(has_turn),
+                Rests::Never => waiting.before(id, Kind::Confined).any(is_other),
             };
             if is_asked_for {
                 return false;
             }
         }
-        self.in_flight.confined == own.confined
-            && !self.turns.is_resting(application, now)
-            && !self.benched.contains(&application)
-    }
-
-    /// The applications with work to which the policy gives no SM. Whether they are others now.
-    pub(crate) fn bench(&mut self, benched: BTreeSet<ApplicationId>) -> bool {
-        let changed = benched != self.benched;
-        self.benched = benched;
-        changed
+        self.in_flight.confined == own.confined && !self.turns.is_resting(application, now)
     }
 
     /// A launch has started.

@@ -73,8 +73,6 @@ pub(crate) struct Launches {
     front: BTreeSet<LaunchId>,
     /// Running launches with tasks left that have no place on any SM of their application.
     starved: BTreeMap<LaunchId, ApplicationId>,
-    /// Applications with work to which the policy gives no SM at present: others have their turn.
-    benched: BTreeSet<ApplicationId>,
     in_flight: InFlight,
     of: BTreeMap<ApplicationId, InFlight>,
     /// Applications that have launched machine code, which needs whole groups of SMs.
@@ -95,7 +93,6 @@ impl Launches {
             waiting: WaitingLaunches::default(),
             front: BTreeSet::new(),
             starved: BTreeMap::new(),
-            benched: BTreeSet::new(),
             in_flight: InFlight::default(),
             of: BTreeMap::new(),
             grouped: BTreeSet::new(),

@@ -77,14 +77,6 @@ impl Machines {
         if moved || self.handover.differs(&targets) {
             self.aim(turn, &targets);
         }
-        let works = |id: &ApplicationId| self.observer.account(*id).is_some_and(Account::has_work);
-        let shared_out = !sms.is_empty();
-        let policed = self.sessions.staying().map(|(id, _)| id).filter(|_| shared_out);
-        let benched =
-            policed.filter(|id| works(id) && self.handover.target(*id).is_empty()).collect();
-        if self.launches.bench(benched) {
-            turn.push(Effect::PumpWaiting);
-        }
     }
 
     /// What the policy sees of an application.

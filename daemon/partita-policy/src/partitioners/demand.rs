@@ -141,6 +141,7 @@ mod tests {
             warm_up_ctas: 0,
             rounds: None,
             profiled: true,
+            rested: Nanos(0),
             character: known.map(|(bytes, ctas)| Character {
                 warp_instructions: 1000.0,
                 llc_sectors: bytes * 1000.0 / 32.0,

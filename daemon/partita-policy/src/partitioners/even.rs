@@ -69,6 +69,7 @@ mod tests {
                 warm_up_ctas: 0,
                 rounds: None,
                 profiled: false,
+                rested: Nanos(0),
                 character: None,
             })
             .collect();

@@ -74,6 +74,8 @@ pub struct ApplicationSample {
     /// Whether some of its CTAs' traffic is known, or will soon be: an interval that does not tell
     /// it may be tried again.
     pub profiled: bool,
+    /// For how long it has worked on no CTA: it has nothing to do, or waits for something.
+    pub rested: Nanos,
     /// What it asks of a GPU that it has to itself, where that was counted.
     pub character: Option<Character>,
 }
@@ -160,6 +162,7 @@ mod tests {
             warm_up_ctas: 0,
             rounds: None,
             profiled: false,
+            rested: Nanos(0),
             character: None,
         }
     }

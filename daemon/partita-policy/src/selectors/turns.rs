@@ -6,7 +6,9 @@
 //! - **Turns.** A group runs for [`TURN`] for each of its members. Next comes the group with the
 //!   member that was served least; who comes begins with what the least served has had. So a
 //!   member waits for [`TURN`] × the number of others at most, besides meetings.
-//! - **Nobody waits for nobody.** A group without work is no group; a single group has no turns.
+//! - **Nobody waits for nobody.** A group without work is no group; a single group has no turns. A
+//!   group that works on no CTA for [`PATIENCE`] yields its turn: its program pauses, or its launch
+//!   waits for one of another application. It comes again when another group has worked.
 //! - **Disputed groups** are measured while they run, and the adviser learns what they did.
 
 use super::{Selected, Selector};
@@ -19,8 +21,10 @@ use std::collections::{BTreeMap, BTreeSet};
 const TURN: Nanos = Nanos(2_000_000);
 /// The longest time for which an unknown application runs alone, to be known.
 const MEETING: Nanos = Nanos(20_000_000);
-/// How often it is looked whether it is known.
-const LOOK: Nanos = Nanos(200_000);
+/// A group that works on no CTA for so long yields its turn.
+const PATIENCE: Nanos = Nanos(100_000);
+/// How often it is looked at those that run while others wait.
+const LOOK: Nanos = Nanos(100_000);
 /// How a disputed group is measured.
 const MEASURE: IntervalRequest = IntervalRequest {
     warm_up: Cycles(20_000),
@@ -50,7 +54,7 @@ struct Running {
     is_meeting: bool,
     since: Nanos,
     until: Nanos,
-    /// When it is looked again whether it is known.
+    /// When it is looked at them again.
     look: Nanos,
 }
 
@@ -62,6 +66,8 @@ pub struct Turns<A> {
     present: BTreeSet<ApplicationId>,
     /// While some wait: who does not.
     running: Option<Running>,
+    /// Those who have yielded their turn since another group worked.
+    yielded: BTreeSet<ApplicationId>,
     /// Whether those that run now are to be measured.
     measures: bool,
     clock_khz: u32,
@@ -76,6 +82,7 @@ impl<A: Adviser> Turns<A> {
             members: BTreeMap::new(),
             present: BTreeSet::new(),
             running: None,
+            yielded: BTreeSet::new(),
             measures: false,
             clock_khz,
         }
@@ -108,7 +115,7 @@ impl<A: Adviser> Turns<A> {
         for id in &running.members {
             if let Some(member) = self.members.get_mut(id) {
                 member.served = Nanos(member.served.0.saturating_add(part.0));
-                member.met |= running.is_meeting;
+                member.met |= running.is_meeting && now >= running.until;
             }
         }
     }
@@ -126,7 +133,23 @@ impl<A: Adviser> Turns<A> {
             let of = |id: &ApplicationId| self.members.get(id).map_or(Nanos(0), |m| m.served);
             group.members.iter().map(|id| (of(id), *id)).min()
         };
-        groups.iter().min_by_key(|group| served(group))
+        let may = |group: &&Group| !group.members.iter().all(|id| self.yielded.contains(id));
+        let eager = groups.iter().filter(may).min_by_key(|group| served(group));
+        eager.or_else(|| groups.iter().min_by_key(|group| served(group)))
+    }
+
+    /// Whether those that run work on nothing. Who does ends the wait of those who have yielded.
+    fn is_at_rest(&mut self, sample: &Sample) -> bool {
+        let Some(Running { members, since, .. }) = &self.running else { return false };
+        let works = |id: &ApplicationId| sample.find(*id).is_some_and(|a| a.rested < PATIENCE);
+        let begun = sample.now.saturating_sub(*since) >= PATIENCE;
+        let at_rest = begun && !members.iter().any(works);
+        if at_rest {
+            self.yielded.extend(members.iter().copied());
+        } else if begun {
+            self.yielded.clear();
+        }
+        at_rest
     }
 
     /// What those that run together did, where they were measured: the sum of their speeds.
@@ -148,11 +171,12 @@ impl<A: Adviser> Turns<A> {
             self.end_turn(now);
             return Some(vec![only.application]);
         }
+        let at_rest = self.is_at_rest(sample);
         let is_there = |id: &ApplicationId| candidates.iter().any(|c| c.application == *id);
         let met = |id: &ApplicationId| self.members.get(id).is_some_and(|member| member.met);
         if let Some(Running { members, is_meeting: true, until, .. }) = &self.running {
             let goes_on = now < *until && members.iter().all(|id| is_there(id) && !met(id));
-            if goes_on {
+            if goes_on && !at_rest {
                 return self.running.as_ref().map(|running| running.members.clone());
             }
             self.end_turn(now);
@@ -161,7 +185,8 @@ impl<A: Adviser> Turns<A> {
         let can_be_known =
             |id: ApplicationId| sample.find(id).is_some_and(|application| application.profiled);
         let unknown = candidates.iter().map(|candidate| candidate.application);
-        let stranger = unknown.filter(|id| !met(id)).find(|id| can_be_known(*id));
+        let strangers = unknown.filter(|id| !met(id) && !self.yielded.contains(id));
+        let stranger = { strangers }.find(|id| can_be_known(*id));
         if let Some(stranger) = stranger {
             self.end_turn(now);
             self.begin_turn(now, vec![stranger], true);
@@ -173,7 +198,9 @@ impl<A: Adviser> Turns<A> {
             return groups.into_iter().next().map(|group| group.members);
         }
         let goes_on = self.running.as_ref().is_some_and(|running| {
-            now < running.until && groups.iter().any(|group| group.members == running.members)
+            now < running.until
+                && !at_rest
+                && groups.iter().any(|group| group.members == running.members)
         });
         if !goes_on {
             self.end_turn(now);
@@ -222,7 +249,7 @@ impl<A: Adviser> Selector for Turns<A> {
 
     fn again_at(&self) -> Option<Nanos> {
         let running = self.running.as_ref()?;
-        Some(if running.is_meeting { running.until.min(running.look) } else { running.until })
+        Some(running.until.min(running.look))
     }
 
     fn interval(&self) -> Option<IntervalRequest> {
@@ -299,6 +326,7 @@ mod tests {
             warm_up_ctas: 0,
             rounds: None,
             profiled: true,
+            rested: Nanos(0),
             character: alone.map(|nanos| Character { alone: Some(nanos), ..Character::default() }),
         }
     }
@@ -319,6 +347,10 @@ mod tests {
 
     fn turns() -> Turns<Couples> {
         Turns::new(Couples::default(), 1_000_000)
+    }
+
+    fn end(turns: &Turns<Couples>) -> u64 {
+        turns.running.as_ref().unwrap().until.0
     }
 
     fn ids(selected: &Selected) -> Vec<u32> {
@@ -343,7 +375,7 @@ mod tests {
         let all = [1, 2, 5, 6, 7];
         for _ in 0..400 {
             let together = ids(&turns.step(&known(now, &all)));
-            let until = turns.again_at().unwrap().0;
+            let until = end(&turns);
             for id in all {
                 let wait = waits.entry(id).or_default();
                 if together.contains(&id) {
@@ -367,13 +399,13 @@ mod tests {
         let mut now = 0;
         for _ in 0..100 {
             turns.step(&known(now, &[5, 6]));
-            now = turns.again_at().unwrap().0;
+            now = end(&turns);
         }
         let mut served = BTreeMap::<u32, u64>::new();
         for round in 0..90 {
             let here: &[u32] = if round < 40 { &[5, 7] } else { &[5, 6, 7] };
             let together = ids(&turns.step(&known(now, here)));
-            let until = turns.again_at().unwrap().0;
+            let until = end(&turns);
             *served.entry(together[0]).or_default() += until - now;
             now = until;
         }
@@ -403,9 +435,42 @@ mod tests {
         // The other is given as much.
         for turn in 0..10 {
             assert_eq!(ids(&turns.step(&with(now, None))), [5], "turn {turn}");
-            now = turns.again_at().unwrap().0;
+            now = end(&turns);
         }
-        assert_eq!(turns.again_at(), Some(Nanos(now)));
+        assert_eq!(end(&turns), now);
+    }
+
+    #[test]
+    fn who_works_on_nothing_yields() {
+        let mut turns = turns();
+        // 5 waits for something that 6 does.
+        let seen = |now, five_works: bool| {
+            let rested = if five_works { Nanos(0) } else { PATIENCE };
+            let five = ApplicationSample { rested, ..application(5, Some(10.0)) };
+            sample(now, vec![five, application(6, Some(10.0))])
+        };
+        assert_eq!(ids(&turns.step(&seen(0, false))), [5]);
+        assert_eq!(turns.again_at(), Some(LOOK));
+        assert_eq!(ids(&turns.step(&seen(PATIENCE.0 - 1, false))), [5], "it may begin to work yet");
+        let mut now = PATIENCE.0;
+        assert_eq!(ids(&turns.step(&seen(now, false))), [6], "nobody is ahead of nobody");
+        let begun = now;
+        while now < begun + TURN.0 {
+            assert_eq!(ids(&turns.step(&seen(now, false))), [6]);
+            now += LOOK.0;
+        }
+        assert_eq!(ids(&turns.step(&seen(now, false))), [5], "it comes again");
+        assert_eq!(ids(&turns.step(&seen(now + LOOK.0, true))), [5]);
+        // Where nobody works, everybody has a turn all the same.
+        let idle = |now| {
+            let rests = |id| ApplicationSample { rested: PATIENCE, ..application(id, Some(10.0)) };
+            sample(now, vec![rests(5), rests(6), rests(7)])
+        };
+        let mut seen = BTreeSet::new();
+        for look in 0..12 {
+            seen.extend(ids(&turns.step(&idle(now + (2 + look) * LOOK.0))));
+        }
+        assert_eq!(seen, BTreeSet::from([5, 6, 7]));
     }
 
     #[test]
