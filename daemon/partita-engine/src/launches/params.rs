@@ -1,8 +1,8 @@
 //! The parameter space of a launch: the program's own parameters, then hidden ones.
 //!
-//! Each hidden parameter begins behind the others at the next multiple of 8 and is a `u64`; behind
-//! that of a slice lie three `u32`. A kernel takes only those that its form needs, always in the
-//! order of [`Hidden`].
+//! Each hidden parameter is a `u64` and begins behind the others, at the next multiple of 8. Three
+//! `u32` lie behind the hidden parameter of a slice. A kernel takes only the hidden parameters that
+//! its form needs, always in the order of [`Hidden`].
 
 use partita_model::{DeviceAddress, Dim3};
 
@@ -45,8 +45,8 @@ impl Params {
         self.last = Some(hidden);
     }
 
-    /// Adds the hidden parameters of a slice behind those that are there: the linear index of its
-    /// first CTA, and the size of the original's grid.
+    /// Adds the hidden parameters of a slice behind the present parameters: the linear index of the
+    /// slice's first CTA, and the size of the original's grid.
     pub(crate) fn push_slice(&mut self, first: u64, grid: Dim3) {
         self.push(Hidden::Slice, first);
         for extent in [grid.x, grid.y, grid.z] {

@@ -57,8 +57,8 @@ impl Launches {
         }
     }
 
-    /// Starts the first `ctas` CTAs of those that a launch has left. `place` is the launch's place
-    /// in its stream, which the last slice takes.
+    /// Starts the next `ctas` CTAs of a launch. `place` is the launch's place in its stream, which
+    /// the last slice takes.
     pub(crate) fn start_slice(
         &mut self,
         turn: &mut Turn<'_>,

@@ -119,7 +119,7 @@ impl Launches {
         by_device.then(|| self.end_of_rest(turn.now(), turn.config().idle_grace)).flatten()
     }
 
-    /// A launch waits: those that rest are looked at again when the first rest ends.
+    /// Notes that a launch waits. The engine looks at resting launches when the first rest ends.
     pub(crate) fn look_after_rest(&mut self, turn: &Turn<'_>) {
         if let Some(at) = self.end_of_device_rest(turn) {
             self.look_by(at);

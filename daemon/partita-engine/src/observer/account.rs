@@ -102,7 +102,7 @@ impl Account {
         self.launches_completed += 1;
     }
 
-    /// A kernel has been launched, or has completed so many CTAs.
+    /// Notes a kernel of the application: a launch of it was queued, or completed `ctas` CTAs.
     pub(super) fn saw_kernel(
         &mut self,
         now: Nanos,

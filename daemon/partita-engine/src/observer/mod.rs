@@ -229,7 +229,7 @@ impl Observer {
         }
     }
 
-    /// A launch had the whole GPU, which completed so many CTAs in this time.
+    /// Notes a kernel's speed: its launch had the whole GPU and completed `ctas` CTAs in `time`.
     pub(crate) fn saw_alone(
         &mut self,
         turn: &mut Turn<'_>,
@@ -263,13 +263,14 @@ impl Observer {
 
     // Slices.
 
-    /// How many CTAs of a launch run next, of those that `spec` has left. `round` is the number of
-    /// CTAs that the GPU holds at once. All of them: the rest of the launch stays in one piece.
+    /// The number of CTAs in the next slice of a launch; `spec` has the CTAs that are left. `round`
+    /// is the number of CTAs that the GPU holds at once. Where the answer is all CTAs, the rest of
+    /// the launch stays in one piece.
     pub(crate) fn next_slice(&self, turn: &Turn<'_>, spec: &Spec, round: u64) -> u64 {
         self.slices.next(spec, round, tells_time(turn))
     }
 
-    /// The time that so many CTAs of a launch in slices are expected to take.
+    /// The expected time of a slice with `ctas` CTAs.
     pub(crate) fn time_of_slice(&self, spec: &Spec, ctas: u64) -> Option<Nanos> {
         self.slices.time_of(spec, ctas)
     }
@@ -392,7 +393,7 @@ impl Observer {
     }
 }
 
-/// How a launch is launched, where an SM holds so many of its CTAs.
+/// The shape of a launch of which an SM holds `ctas_per_sm` CTAs.
 fn launched(spec: &Spec, ctas_per_sm: u16) -> Launched {
     let threads = u32::try_from(spec.block.count()).unwrap_or(u32::MAX);
     Launched {

@@ -109,7 +109,7 @@ fn in_proportion(total: u16, weights: &[u16]) -> Vec<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{ApplicationId, Cause, Cycles, Nanos, Progress, TenantId};
+    use partita_model::{ApplicationId, Cause, Nanos};
     use proptest::prelude::*;
 
     /// 16 SMs that issue an instruction a cycle of 1 GHz, and 16 GB/s of everything.
@@ -130,18 +130,7 @@ mod tests {
     /// so many CTAs, of which an SM holds four.
     fn application(id: u32, known: Option<(f64, f64)>) -> ApplicationSample {
         ApplicationSample {
-            application: ApplicationId(id),
-            tenant: TenantId(1),
-            tag: None,
-            partition: SmSet::EMPTY,
-            stalled: SmSet::EMPTY,
-            progress: Progress::default(),
-            span: Cycles(0),
-            busy: Cycles(0),
-            warm_up_ctas: 0,
-            rounds: None,
             profiled: true,
-            rested: Nanos(0),
             character: known.map(|(bytes, ctas)| Character {
                 warp_instructions: 1000.0,
                 llc_sectors: bytes * 1000.0 / 32.0,
@@ -150,6 +139,7 @@ mod tests {
                 ctas_per_launch: ctas,
                 ..Character::default()
             }),
+            ..ApplicationSample::unseen(id)
         }
     }
 

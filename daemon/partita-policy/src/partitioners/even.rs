@@ -51,26 +51,16 @@ pub(crate) fn even_plan(sample: &Sample, reason: EvenReason) -> (Plan, Vec<Note>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Cause, Cycles, Nanos, Progress, TenantId};
+    use partita_model::{Cause, Nanos, TenantId};
     use proptest::prelude::*;
 
     fn sample(sms: u16, applications: &[(u32, &str)]) -> Sample {
         let applications = applications
             .iter()
             .map(|&(id, has)| ApplicationSample {
-                application: ApplicationId(id),
                 tenant: TenantId(0),
-                tag: None,
                 partition: has.parse().unwrap(),
-                stalled: SmSet::EMPTY,
-                progress: Progress::default(),
-                span: Cycles(0),
-                busy: Cycles(0),
-                warm_up_ctas: 0,
-                rounds: None,
-                profiled: false,
-                rested: Nanos(0),
-                character: None,
+                ..ApplicationSample::unseen(id)
             })
             .collect();
         let sms = SmSet::range(0, sms);

@@ -96,6 +96,28 @@ impl ApplicationSample {
     }
 }
 
+#[cfg(test)]
+impl ApplicationSample {
+    /// An application of which nothing was seen yet.
+    pub(crate) fn unseen(id: u32) -> Self {
+        ApplicationSample {
+            application: ApplicationId(id),
+            tenant: TenantId(1),
+            tag: None,
+            partition: SmSet::EMPTY,
+            stalled: SmSet::EMPTY,
+            progress: Progress::default(),
+            span: Cycles(0),
+            busy: Cycles(0),
+            warm_up_ctas: 0,
+            rounds: None,
+            profiled: false,
+            rested: Nanos(0),
+            character: None,
+        }
+    }
+}
+
 /// What a partitioner wants.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Decision {
@@ -151,19 +173,10 @@ mod tests {
 
     fn application(id: u32, busy: u64, span: u64) -> ApplicationSample {
         ApplicationSample {
-            application: ApplicationId(id),
             tenant: TenantId(0),
-            tag: None,
-            partition: SmSet::EMPTY,
-            stalled: SmSet::EMPTY,
-            progress: Progress::default(),
             span: Cycles(span),
             busy: Cycles(busy),
-            warm_up_ctas: 0,
-            rounds: None,
-            profiled: false,
-            rested: Nanos(0),
-            character: None,
+            ..ApplicationSample::unseen(id)
         }
     }
 

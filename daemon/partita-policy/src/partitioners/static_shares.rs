@@ -111,7 +111,7 @@ impl Partitioner for StaticShares {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Cause, Cycles, Nanos, Progress, TenantId};
+    use partita_model::{Cause, Nanos, TenantId};
 
     fn share(tenant: Option<u32>, tag: Option<&str>, sms: u16) -> Share {
         Share { tenant: tenant.map(TenantId), tag: tag.map(str::to_owned), sms }
@@ -134,19 +134,9 @@ mod tests {
             applications: applications
                 .iter()
                 .map(|&(id, tenant, tag)| ApplicationSample {
-                    application: ApplicationId(id),
                     tenant: TenantId(tenant),
                     tag: tag.map(str::to_owned),
-                    partition: SmSet::EMPTY,
-                    stalled: SmSet::EMPTY,
-                    progress: Progress::default(),
-                    span: Cycles(0),
-                    busy: Cycles(0),
-                    warm_up_ctas: 0,
-                    rounds: None,
-                    profiled: false,
-                    rested: Nanos(0),
-                    character: None,
+                    ..ApplicationSample::unseen(id)
                 })
                 .collect(),
         };

@@ -65,25 +65,11 @@ impl Everyone {
 mod tests {
     use super::*;
     use crate::ApplicationSample;
-    use partita_model::{Cause, Cycles, Progress, SmSet, TenantId};
+    use partita_model::{Cause, SmSet};
     use std::collections::BTreeMap;
 
     fn sample(now: u64, sms: u16, ids: &[u32]) -> Sample {
-        let application = |&id: &u32| ApplicationSample {
-            application: ApplicationId(id),
-            tenant: TenantId(1),
-            tag: None,
-            partition: SmSet::EMPTY,
-            stalled: SmSet::EMPTY,
-            progress: Progress::default(),
-            span: Cycles(0),
-            busy: Cycles(0),
-            warm_up_ctas: 0,
-            rounds: None,
-            profiled: false,
-            rested: Nanos(0),
-            character: None,
-        };
+        let application = |&id: &u32| ApplicationSample::unseen(id);
         Sample {
             now: Nanos(now),
             cause: Cause::Membership,

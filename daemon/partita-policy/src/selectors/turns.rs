@@ -275,7 +275,7 @@ fn is_known(candidate: &Candidate) -> bool {
 mod tests {
     use super::*;
     use crate::{ApplicationSample, Character};
-    use partita_model::{Progress, SmSet, TenantId};
+    use partita_model::{Progress, SmSet};
 
     /// Says that 1 and 2 go together, and 3 and 4 to see what they do.
     #[derive(Default)]
@@ -315,19 +315,9 @@ mod tests {
 
     fn application(id: u32, alone: Option<f64>) -> ApplicationSample {
         ApplicationSample {
-            application: ApplicationId(id),
-            tenant: TenantId(1),
-            tag: None,
-            partition: SmSet::EMPTY,
-            stalled: SmSet::EMPTY,
-            progress: Progress::default(),
-            span: Cycles(0),
-            busy: Cycles(0),
-            warm_up_ctas: 0,
-            rounds: None,
             profiled: true,
-            rested: Nanos(0),
             character: alone.map(|nanos| Character { alone: Some(nanos), ..Character::default() }),
+            ..ApplicationSample::unseen(id)
         }
     }
 
