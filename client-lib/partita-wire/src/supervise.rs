@@ -245,7 +245,7 @@ mod tests {
     use partita_model::{
         Bytes, ComputeCapability, DeviceKind, GpuNumber, GpuReport, LaunchId, Nanos, OperationId,
         PartitionReport, PolicyConfig, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId,
-        Timekeeping, TraceEntry,
+        SmPart, Timekeeping, TraceEntry,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -356,6 +356,7 @@ mod tests {
                 application: ApplicationId(1),
                 sms: SmSet::range(0, 24),
                 pinned: true,
+                part: SmPart::new(3, 8),
             }],
             policy: PolicyReport { partitioner: "even".into(), ..PolicyReport::default() },
             other_users: None,

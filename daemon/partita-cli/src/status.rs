@@ -174,8 +174,9 @@ fn applications(report: &StatusReport) -> Table {
         .partitions
         .iter()
         .map(|partition| {
+            let part = partition.part.map(|part| format!("{part} of ")).unwrap_or_default();
             let pinned = if partition.pinned { " (pinned)" } else { "" };
-            (partition.application, format!("{}{pinned}", partition.sms))
+            (partition.application, format!("{part}{}{pinned}", partition.sms))
         })
         .collect();
     let mut table = Table::new(&[

@@ -102,6 +102,7 @@ impl Engine {
             application,
             sms,
             pinned: handover.is_pinned(application),
+            part: handover.part(application),
         };
         handover.partitions().map(report).collect()
     }

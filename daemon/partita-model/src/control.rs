@@ -8,6 +8,7 @@
 //! | *signal* | the host, while the kernel runs | device |
 //! | *completed* | the device, by atomics | device, host |
 //! | *slots*, one per SM | the device, but [`SLOT_GATE`], which the host writes | device, host |
+//! | *counts*, one per SM | the device, by atomics | device |
 //!
 //! Each part starts on a 128-byte line of its own. All fields are little-endian. The layout is the
 //! contract between the engine, which writes and reads blocks, and the `worker` pass, which
@@ -76,12 +77,17 @@ pub const SHIFT: u64 = 156;
 pub const FIRST: u64 = 160;
 /// `u32`: from one task by place of an SM to the next.
 pub const STRIDE: u64 = 168;
+/// `u32`: where the counts of workers by SM begin, from the block's address.
+pub const COUNTS: u64 = 172;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.
 pub const ABORT: u64 = 256;
 /// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
 pub const RETIRED: u64 = 260;
+
+/// `u32`: workers of the launch on an SM whose gate says [`Permission::Part`], at most.
+pub const QUOTA: u64 = 264;
 
 /// `u64`: the linear index of the first CTA, and the CTAs that are complete. Their effects are
 /// visible, but for those of the main grid's workers, which are when that grid ends.
@@ -102,6 +108,9 @@ pub const SLOT_LEFT: u64 = 8;
 /// In a slot, `u32`: bit `k` marks the `k`-th task by place as given back.
 pub const SLOT_RETURNED: u64 = 12;
 
+/// Size of a count.
+const COUNT_BYTES: u64 = 4;
+
 /// Tasks by place of one SM, at most.
 pub const MOST_BY_PLACE: u16 = 32;
 /// CTAs of a task, at most.
@@ -117,6 +126,10 @@ pub enum Permission {
     Open,
     /// Workers wait at the task border.
     Stalled,
+    /// Workers claim tasks. One that comes while [`QUOTA`] others of the launch are there leaves:
+    /// another application has a part of the SM, and the hardware's scheduler does not know how
+    /// large.
+    Part,
 }
 
 /// An SM's gate, as a launch's workers see it.
@@ -141,6 +154,7 @@ impl Gate {
             Permission::Shut => 0,
             Permission::Open => 1,
             Permission::Stalled => 2,
+            Permission::Part => 3,
         };
         permission
             | u32::from(self.by_place.min(MOST_BY_PLACE)) << 2
@@ -157,13 +171,17 @@ impl Gate {
 
 /// The gates of a launch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
-pub struct Gates(Vec<Gate>);
+pub struct Gates {
+    gates: Vec<Gate>,
+    /// Workers on an SM at most, where applications share SMs.
+    quota: Option<u16>,
+}
 
 impl Gates {
     /// Shut gates for `sm_count` SMs, without tasks by place.
     #[must_use]
     pub fn new(sm_count: u16, task: u32) -> Self {
-        Gates(vec![Gate { task, ..Gate::default() }; usize::from(sm_count)])
+        Gates { gates: vec![Gate { task, ..Gate::default() }; usize::from(sm_count)], quota: None }
     }
 
     /// Gives all SMs with workers as many tasks by place as each has workers, in full rounds
@@ -175,21 +193,34 @@ impl Gates {
         let rounds = most / (used.len() as u64).max(1);
         let rounds = u16::try_from(rounds).unwrap_or(u16::MAX).min(fewest).min(MOST_BY_PLACE);
         for (first, sm) in (0..).zip(used) {
-            if let Some(gate) = self.0.get_mut(sm) {
+            if let Some(gate) = self.gates.get_mut(sm) {
                 (gate.first, gate.by_place) = (first, rounds);
             }
         }
         self
     }
 
+    /// The gates of a launch that has so many workers on an SM at most, or as many as fit. It holds
+    /// from the next [`Gates::permit`] on. Whether that is a change.
+    pub fn set_quota(&mut self, quota: Option<u16>) -> bool {
+        std::mem::replace(&mut self.quota, quota) != quota
+    }
+
+    /// The word at [`QUOTA`].
+    #[must_use]
+    pub fn quota_word(&self) -> u32 {
+        self.quota.map_or(0, u32::from)
+    }
+
     /// Opens the gates of some SMs, stalls others, and shuts the rest. The SMs whose gates are
     /// others now.
     pub fn permit(&mut self, allowed: &SmSet, stalled: &SmSet) -> Vec<SmId> {
+        let open = if self.quota.is_some() { Permission::Part } else { Permission::Open };
         self.change(|sm, gate| {
             gate.permission = match (allowed.contains(sm), stalled.contains(sm)) {
                 (false, _) => Permission::Shut,
                 (true, true) => Permission::Stalled,
-                (true, false) => Permission::Open,
+                (true, false) => open,
             };
         })
     }
@@ -202,23 +233,23 @@ impl Gates {
     /// The word of an SM's gate.
     #[must_use]
     pub fn word(&self, sm: SmId) -> u32 {
-        self.0.get(usize::from(sm.0)).map_or(0, |gate| gate.word())
+        self.gates.get(usize::from(sm.0)).map_or(0, |gate| gate.word())
     }
 
     /// CTAs that are tasks by place.
     #[must_use]
     pub fn by_place(&self) -> u32 {
-        self.0.iter().map(|gate| u32::from(gate.by_place)).sum()
+        self.gates.iter().map(|gate| u32::from(gate.by_place)).sum()
     }
 
     /// SMs with tasks by place: the distance from one task of an SM to the next.
     fn stride(&self) -> u32 {
-        self.0.iter().map(|gate| u32::from(gate.by_place > 0)).sum()
+        self.gates.iter().map(|gate| u32::from(gate.by_place > 0)).sum()
     }
 
     fn change(&mut self, mut change: impl FnMut(SmId, &mut Gate)) -> Vec<SmId> {
         let mut changed = Vec::new();
-        for (sm, gate) in (0..).map(SmId).zip(&mut self.0) {
+        for (sm, gate) in (0..).map(SmId).zip(&mut self.gates) {
             let before = *gate;
             change(sm, gate);
             if *gate != before {
@@ -272,8 +303,11 @@ pub fn initial(shape: &Shape<'_>, block: &mut [u8]) {
     put(SHIFT, &shift.to_le_bytes());
     put(FIRST, &shape.first.to_le_bytes());
     put(STRIDE, &shape.gates.stride().to_le_bytes());
+    let counts = SLOTS + shape.gates.gates.len() as u64 * SLOT_BYTES;
+    put(COUNTS, &u32::try_from(counts).expect("a block is a few kilobytes").to_le_bytes());
     put(COMPLETED, &shape.first.to_le_bytes());
-    for (sm, gate) in (0..).map(SmId).zip(&shape.gates.0) {
+    put(QUOTA, &shape.gates.quota_word().to_le_bytes());
+    for (sm, gate) in (0..).map(SmId).zip(&shape.gates.gates) {
         put(gate_at(sm), &gate.word().to_le_bytes());
     }
 }
@@ -367,7 +401,7 @@ impl Telemetry {
 /// Size of a control block for a device of `sm_count` SMs, a multiple of 128.
 #[must_use]
 pub const fn block_bytes(sm_count: u16) -> u64 {
-    (SLOTS + sm_count as u64 * SLOT_BYTES).next_multiple_of(128)
+    (SLOTS + sm_count as u64 * (SLOT_BYTES + COUNT_BYTES)).next_multiple_of(128)
 }
 
 #[cfg(test)]
@@ -378,7 +412,7 @@ mod tests {
     fn tasks_by_place_come_in_full_rounds() {
         let places = |workers: &[u16], most| -> Vec<(u16, u16)> {
             let gates = Gates::new(4, 9).by_place_for(workers, most);
-            gates.0.iter().map(|gate| (gate.first, gate.by_place)).collect()
+            gates.gates.iter().map(|gate| (gate.first, gate.by_place)).collect()
         };
         assert_eq!(places(&[2, 0, 40, 3], 37), [(0, 2), (0, 0), (1, 2), (2, 2)]);
         assert_eq!(places(&[40, 0, 40, 40], 98), [(0, 32), (0, 0), (1, 32), (2, 32)]);
@@ -395,6 +429,12 @@ mod tests {
         assert_eq!(gates.word(SmId(1)), 2 | 2 << 2 | 9 << 8 | 1 << 16);
         assert_eq!(gates.word(SmId(2)) & 3, 0);
         assert_eq!(gates.by_place(), 6);
+        assert!(gates.set_quota(Some(3)) && !gates.set_quota(Some(3)));
+        assert_eq!(gates.permit(&SmSet::range(0, 2), &SmSet::range(1, 2)), [SmId(0)]);
+        assert_eq!((gates.word(SmId(0)) & 3, gates.quota_word()), (3, 3));
+        assert!(gates.set_quota(None));
+        gates.permit(&SmSet::range(0, 2), &SmSet::EMPTY);
+        assert_eq!((gates.word(SmId(0)) & 3, gates.quota_word()), (1, 0));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! These are plain data. `partita-policy` writes the records and turns them into sentences.
 
-use crate::{ApplicationId, Nanos, SmSet};
+use crate::{ApplicationId, Nanos, SmPart, SmSet};
 use serde::{Deserialize, Serialize};
 
 /// Completed work: a running total, or the work of one interval.
@@ -198,6 +198,9 @@ pub struct ApplicationRecord {
     pub gets: SmSet,
     /// SMs in `gets` on which its workers wait.
     pub stalled: SmSet,
+    /// The part of each of these SMs that is its own, where it shares them.
+    #[serde(default)]
+    pub part: Option<SmPart>,
 }
 
 /// What a class was concluded from.
@@ -312,6 +315,22 @@ pub enum Note {
         /// The sum of their speeds together, each as a part of its speed alone, where measured.
         throughput: Option<f64>,
     },
+    /// Two applications share SMs.
+    Shared {
+        /// The application with the lower id.
+        first: ApplicationId,
+        /// The other.
+        second: ApplicationId,
+        /// The part of each SM that each has.
+        parts: (SmPart, SmPart),
+        /// The expected sum of their speeds, each as a part of its speed alone.
+        throughput: f64,
+    },
+    /// The application shares no SM, because one of its CTAs does not fit into its part.
+    Cramped {
+        /// The application.
+        application: ApplicationId,
+    },
     /// SMs by what applications can use of them.
     Demand {
         /// The application.
@@ -411,7 +430,9 @@ impl Note {
     #[must_use]
     pub fn application(&self) -> Option<ApplicationId> {
         match self {
-            Note::Even { .. } | Note::Gates { .. } | Note::Pair { .. } => None,
+            Note::Even { .. } | Note::Gates { .. } | Note::Pair { .. } | Note::Shared { .. } => {
+                None
+            }
             Note::Alone { application }
             | Note::Share { application, .. }
             | Note::NoShare { application, .. }
@@ -419,6 +440,7 @@ impl Note {
             | Note::Waits { application }
             | Note::Met { application }
             | Note::Levels { application, .. }
+            | Note::Cramped { application }
             | Note::Demand { application, .. }
             | Note::Classified { application, .. }
             | Note::Measured { application, .. }

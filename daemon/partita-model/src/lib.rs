@@ -26,6 +26,7 @@ mod range;
 mod report;
 pub mod request;
 mod result;
+mod sm_part;
 mod sm_set;
 pub mod texture;
 mod units;
@@ -60,5 +61,6 @@ pub use report::{
 };
 pub use request::ParamLayout;
 pub use result::CudaResult;
+pub use sm_part::SmPart;
 pub use sm_set::{ParseSmSetError, SmSet};
 pub use units::{Bytes, Cycles, DeviceAddress, MemoryAccess, Nanos};

@@ -58,7 +58,7 @@ impl std::str::FromStr for PolicyName {
             return Ok(PolicyName { selector, partitioner });
         }
         Err(format!(
-            "no policy `{text}`: it is a selector (`everyone`, `slate`), a partitioner \
+            "no policy `{text}`: it is a selector (`everyone`, `slate`, `kernelet`), a partitioner \
              (`cd-search`, `cd-search-paper`, `demand`, `even`, `static`), or both, as in \
              `slate+cd-search`"
         ))
@@ -82,6 +82,8 @@ pub enum SelectorKind {
     Everyone,
     /// Pairs by Slate's table; who does not fit together takes turns.
     Slate,
+    /// Pairs that share each SM, by Kernelet's model of what that gains; the pairs take turns.
+    Kernelet,
 }
 
 impl SelectorKind {
@@ -91,13 +93,15 @@ impl SelectorKind {
         match self {
             SelectorKind::Everyone => PartitionerKind::CdSearch,
             SelectorKind::Slate => PartitionerKind::Demand,
+            // A pair shares all SMs, so nothing is left to decide.
+            SelectorKind::Kernelet => PartitionerKind::Even,
         }
     }
 
     /// Whether the selector compares speeds. It then needs a calibrated device that keeps time.
     #[must_use]
     pub fn compares_speeds(self) -> bool {
-        self == SelectorKind::Slate
+        matches!(self, SelectorKind::Slate | SelectorKind::Kernelet)
     }
 }
 

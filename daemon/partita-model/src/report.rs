@@ -3,7 +3,7 @@
 use crate::{
     ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, GpuNumber,
     HostTime, KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId, Sharing, SmId,
-    SmSet, TenantId, Timekeeping,
+    SmPart, SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -209,6 +209,9 @@ pub struct PartitionReport {
     pub sms: SmSet,
     /// Whether an administrator pinned it; the policy leaves a pinned partition alone.
     pub pinned: bool,
+    /// The part of each of these SMs that its CTAs may take, where it shares them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<SmPart>,
 }
 
 /// `GET /v1/trace`: residency of CTAs on SMs, and moves of borders.

@@ -1,19 +1,31 @@
 //! From a configuration to the state machines that it names.
 
+use crate::markov::ModelError;
 use crate::{
-    CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Demand, Even, Everyone,
-    Partitioner, Selector, SlateTable, StaticShares, Turns, check_calibration,
+    CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Demand, Even, Everyone, Kernelet,
+    KerneletSettings, Partitioner, Selector, SlateTable, StaticShares, Turns, check_calibration,
 };
 use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind};
 
 /// Who answers the two questions.
 pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
 
+/// Why a policy cannot be built.
+#[derive(Clone, PartialEq, Debug, thiserror::Error)]
+pub enum BuildError {
+    /// The calibration describes no GPU.
+    #[error(transparent)]
+    Calibration(#[from] CalibrationError),
+    /// Kernelet's model cannot use a number.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
 /// The state machines that a configuration names.
 ///
 /// # Errors
 /// Where the calibration describes no GPU.
-pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, CalibrationError> {
+pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, BuildError> {
     if config.compares_speeds() {
         check_calibration(hardware)?;
     }
@@ -21,6 +33,10 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
         SelectorKind::Everyone => Box::new(Everyone::default()),
         SelectorKind::Slate => {
             Box::new(Turns::new(SlateTable::new(*hardware), hardware.sm_clock_khz))
+        }
+        SelectorKind::Kernelet => {
+            let kernelet = Kernelet::new(*hardware, KerneletSettings::default())?;
+            Box::new(Turns::new(kernelet, hardware.sm_clock_khz))
         }
     };
     let partitioner: Box<dyn Partitioner + Send> = match config.partitioner {
@@ -60,9 +76,11 @@ mod tests {
             (PartitionerKind::CdSearchPaper, "cd-search-paper"),
             (PartitionerKind::Demand, "demand"),
         ] {
-            for (selector, other) in
-                [(SelectorKind::Everyone, "everyone"), (SelectorKind::Slate, "slate")]
-            {
+            for (selector, other) in [
+                (SelectorKind::Everyone, "everyone"),
+                (SelectorKind::Slate, "slate"),
+                (SelectorKind::Kernelet, "kernelet"),
+            ] {
                 let config = PolicyConfig { selector, partitioner, ..PolicyConfig::default() };
                 let (selector, partitioner) = build(&config, &hardware).unwrap();
                 assert_eq!((selector.name(), partitioner.name()), (other, name));

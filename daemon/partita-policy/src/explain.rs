@@ -30,7 +30,10 @@ fn opening(record: &DecisionRecord) -> String {
 }
 
 fn outcome(record: &ApplicationRecord) -> String {
-    let ApplicationRecord { application, gets, stalled, .. } = record;
+    let ApplicationRecord { application, gets, stalled, part, .. } = record;
+    if let Some(part) = part {
+        return format!("So {application} has {part} of each of {} SMs: {gets}.", gets.len());
+    }
     if stalled.is_empty() {
         return format!("So {application} has {} SMs: {gets}.", gets.len());
     }
@@ -87,6 +90,17 @@ fn sentence(note: &Note) -> String {
             };
             format!("{first} and {second} {}{together}.", pairing(*verdict))
         }
+        Note::Shared { first, second, parts, throughput } => format!(
+            "{first} and {second} share each SM, {} and {} of it: the model expects {} of what they \
+             do one after the other.",
+            parts.0,
+            parts.1,
+            percent(*throughput)
+        ),
+        Note::Cramped { application } => format!(
+            "{application} shares no SM: a CTA of one of its kernels does not fit into a part of \
+             one."
+        ),
         Note::Demand { application, useful, gets } => format!(
             "{application} would get no faster with more than {useful} SMs by its profile; it gets \
              {gets}."

@@ -32,7 +32,7 @@ pub use advice::{
     Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, PairTable, PairTableError,
     SlateTable,
 };
-pub use deciders::{Deciders, build};
+pub use deciders::{BuildError, Deciders, build};
 pub use explain::{explain, notice};
 pub use models::markov;
 pub use models::{

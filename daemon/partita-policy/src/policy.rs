@@ -7,8 +7,8 @@
 //!
 //! # Invariants
 //!
-//! - Partitions are disjoint and of the SMs to be shared out; stalled SMs are in partitions, gated
-//!   ones are in none.
+//! - Partitions are of the SMs to be shared out, and disjoint but for two applications that share
+//!   each of their SMs; stalled SMs are in partitions, gated ones are in none.
 //! - Where anyone has work, every SM is in a partition or gated.
 //! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of
 //!   the above.
@@ -90,6 +90,8 @@ pub struct ApplicationObservation {
     pub stuck: bool,
     /// What it asks of a GPU that it has to itself, where that was counted.
     pub character: Option<Character>,
+    /// A launch of it waits, because one of its CTAs does not fit into its part of an SM.
+    pub cramped: bool,
 }
 
 /// What the engine shall bring about.
@@ -118,6 +120,7 @@ struct Tracked {
     launched: u64,
     counting: bool,
     stuck: bool,
+    cramped: bool,
 }
 
 /// The policy loop.
@@ -142,6 +145,8 @@ pub struct Policy {
     notices: VecDeque<Notice>,
     /// Selector or partitioner are new and have not been asked yet.
     replaced: bool,
+    /// A launch has just been found that does not fit into its application's part of an SM.
+    is_cramped: bool,
 }
 
 impl Policy {
@@ -170,6 +175,7 @@ impl Policy {
             explains: None,
             notices: VecDeque::new(),
             replaced: false,
+            is_cramped: false,
         }
     }
 
@@ -204,7 +210,8 @@ impl Policy {
         if let Some(since) = self.intervals.take_overdue() {
             self.notices.push_back(Notice::NotSettled { since });
         }
-        if members != self.members || seen.sms != self.sms {
+        let is_cramped = std::mem::take(&mut self.is_cramped);
+        if members != self.members || seen.sms != self.sms || is_cramped {
             self.members = members;
             self.sms = seen.sms;
             self.replaced = false;
@@ -290,7 +297,10 @@ impl Policy {
                 launched: 0,
                 counting: false,
                 stuck: false,
+                cramped: false,
             });
+            self.is_cramped |= application.cramped && !tracked.cramped;
+            tracked.cramped = application.cramped;
             if application.in_flight > 0 || application.total.ctas != tracked.total.ctas {
                 tracked.worked = now;
             }
@@ -336,10 +346,10 @@ impl Policy {
         measured: Option<Measured>,
     ) -> Option<&Orders> {
         let mut sample = self.sample(seen, cause, measured.as_ref());
-        let Selected { together, notes } = self.selector.step(&sample);
+        let Selected { together, parts, notes } = self.selector.step(&sample);
         if cause == Cause::Interval {
             let is_partitioners = measured.is_some() && !self.measures_for_selector;
-            if together != self.together {
+            if together != self.together || parts != *self.orders.plan.parts() {
                 // What was measured was measured with others.
                 sample = self.sample(seen, Cause::Membership, None);
             } else if !is_partitioners {
@@ -352,7 +362,8 @@ impl Policy {
         }
         self.together.clone_from(&together);
         sample.applications.retain(|a| together.contains(&a.application));
-        let mut decision = self.partitioner.step(&sample);
+        let shared = Plan::shared(sample.sms, &parts).map(Decision::shared);
+        let mut decision = shared.unwrap_or_else(|| self.partitioner.step(&sample));
         decision.notes.extend(notes);
         let next = decision.next.or_else(|| self.selector.interval());
         self.measures_for_selector = decision.next.is_none();
@@ -406,6 +417,7 @@ impl Policy {
                         self.tracked.get(&id).map_or(self.now, |tracked| tracked.worked),
                     ),
                     character: application.character,
+                    cramped: application.cramped,
                 }
             })
             .collect();
@@ -437,6 +449,7 @@ impl Policy {
                         progress: application.progress,
                         gets,
                         stalled: gets.intersection(&orders.stalled),
+                        part: orders.plan.part(application.application),
                     }
                 })
                 .collect(),

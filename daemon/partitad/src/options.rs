@@ -63,8 +63,8 @@ pub struct Options {
 
     /// The policy. A partitioner decides the SMs of each application: `cd-search`,
     /// `cd-search-paper`, `demand`, `even` or `static`. A selector decides which applications run
-    /// together: `everyone` or `slate`. `slate+cd-search` names both. This option overrides the
-    /// configuration file
+    /// together: `everyone`, `slate` or `kernelet`. `slate+cd-search` names both. This option
+    /// overrides the configuration file
     /// [default: everyone+cd-search, or everyone+even on a device that keeps no time]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<PolicyName>,

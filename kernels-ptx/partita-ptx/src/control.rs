@@ -8,7 +8,9 @@
 //! - the *shape*: constant;
 //! - the *signal*: the host, while the kernel runs;
 //! - *completed*: device atomics;
-//! - the *slots*, one per SM: the device, and the host for the gate.
+//! - the *slots*, one per SM: the device, and the host for the gate;
+//! - the *counts* behind them, a `u32` per SM: workers that were let in by a gate of 3, device
+//!   atomics.
 //!
 //! All fields are little-endian.
 //!
@@ -56,12 +58,16 @@ pub const SHIFT: u64 = 156;
 pub const FIRST: u64 = 160;
 /// `u32`: from one task by place of an SM to the next.
 pub const STRIDE: u64 = 168;
+/// `u32`: where the counts of workers by SM begin, from the block's address.
+pub const COUNTS: u64 = 172;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.
 pub const ABORT: u64 = 256;
 /// `u32`: bit `n` tells the workers of helper grid `n` to leave at the next task border.
 pub const RETIRED: u64 = 260;
+/// `u32`: workers or tickets of the launch on an SM whose gate is 3, at most.
+pub const QUOTA: u64 = 264;
 
 /// `u64`: the linear index of the first CTA, and the CTAs that are complete.
 pub const COMPLETED: u64 = 384;
@@ -72,8 +78,8 @@ pub const SLOTS: u64 = 512;
 pub const SLOT_BYTES: u64 = 16;
 /// In a slot, `u32`: workers that have registered on this SM.
 pub const SLOT_REGISTERED: u64 = 0;
-/// In a slot, `u32`: the gate. Bits 0 and 1: 1 open, 2 stalled, 0 shut; from bit 2 the tasks by
-/// place, from bit 8 the CTAs of a task at most, from bit 16 the first task by place.
+/// In a slot, `u32`: the gate. Bits 0 and 1: 1 open, 2 stalled, 0 shut, 3 open to as many as
+/// [`QUOTA`] says; from bit 2 the tasks by place, from bit 8 the CTAs of a task at most, from bit 16 the first task by place.
 pub const SLOT_GATE: u64 = 4;
 /// In a slot, `u32`: registered workers that have left this SM.
 pub const SLOT_LEFT: u64 = 8;

@@ -246,8 +246,12 @@ fn status() -> StatusReport {
         restarts: 0,
         last_restart: None,
     };
-    let partition =
-        PartitionReport { application: ApplicationId(1), sms: SmSet::range(0, 24), pinned: false };
+    let partition = PartitionReport {
+        application: ApplicationId(1),
+        sms: SmSet::range(0, 24),
+        pinned: false,
+        part: None,
+    };
     StatusReport {
         version: String::new(),
         gpu,

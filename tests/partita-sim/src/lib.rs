@@ -24,6 +24,7 @@
 //! - At the end nothing is left: memory, windows, streams, modules, ledger, control blocks.
 
 pub mod client;
+pub mod fickle;
 pub mod play;
 pub mod random;
 pub mod residents;

@@ -2,6 +2,7 @@
 
 use crate::Failure;
 use crate::client::{Character, Client};
+use crate::fickle::Fickle;
 use crate::random::Random;
 use crate::world::World;
 use partita_device::{Activity, Device};
@@ -11,6 +12,7 @@ use partita_model::{
     ApplicationId, Nanos, Originals, PartitionerKind, PolicyConfig, SelectorKind, Sharing, SmId,
     SmSet,
 };
+use partita_policy::Even;
 use std::collections::BTreeMap;
 
 /// Steps of a play before everyone is sent home.
@@ -99,6 +101,7 @@ struct Play {
 
 impl Play {
     fn go(&mut self) {
+        self.change_policy();
         while self.step < STEPS && self.world.broken().is_none() {
             self.take_step();
             self.step += 1;
@@ -178,8 +181,17 @@ impl Play {
     fn change_policy(&mut self) {
         let partitioners =
             [PartitionerKind::Even, PartitionerKind::CdSearch, PartitionerKind::Demand];
+        if self.random.once_in(4) {
+            let fickle = Fickle::new(self.random.next());
+            let deciders: partita_policy::Deciders = (Box::new(fickle), Box::new(Even));
+            return self.world.with(|engine, device| engine.set_policy(device, deciders));
+        }
         let partitioner = *self.random.pick(&partitioners);
-        let selector = *self.random.pick(&[SelectorKind::Everyone, SelectorKind::Slate]);
+        let selector = *self.random.pick(&[
+            SelectorKind::Everyone,
+            SelectorKind::Slate,
+            SelectorKind::Kernelet,
+        ]);
         let config = PolicyConfig { selector, partitioner, ..PolicyConfig::default() };
         match partita_policy::build(&config, &self.world.device.calibration()) {
             Ok(deciders) => self.world.with(|engine, device| engine.set_policy(device, deciders)),

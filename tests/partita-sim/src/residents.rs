@@ -3,9 +3,10 @@
 //! The hardware chooses where it places a worker's CTA. A CTA on an SM of another application reads
 //! the signal and leaves. One CTA of a launch's main grid may stay where it is, idle, until the
 //! launch is complete, even after the SM has gone to another application. Two applications
-//! therefore do meet: briefly, or with an idle CTA.
+//! therefore do meet: briefly, or with an idle CTA. Applications that share an SM meet there for as
+//! long as both hold it, and until one has left.
 
-use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, TraceEntry};
+use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, SmSet, TraceEntry};
 use std::collections::BTreeMap;
 
 /// The longest time for reading the signal. It takes two reads of memory, which other applications
@@ -22,12 +23,51 @@ struct Guest {
     since: Nanos,
 }
 
+/// When each application held which SM: beginnings and ends.
+#[derive(Default)]
+struct Grants(BTreeMap<(ApplicationId, SmId), Vec<(Nanos, Nanos)>>);
+
+impl Grants {
+    fn of(entries: &[TraceEntry]) -> Self {
+        let mut held: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
+        let mut grants = Grants::default();
+        for entry in entries {
+            let TraceEntry::Resize { time, application, to, .. } = entry else { continue };
+            let had = held.insert(*application, *to).unwrap_or(SmSet::EMPTY);
+            for sm in to.difference(&had).iter() {
+                let times = grants.0.entry((*application, sm)).or_default();
+                times.push((*time, Nanos(u64::MAX)));
+            }
+            for sm in had.difference(to).iter() {
+                let last = grants.0.get_mut(&(*application, sm)).and_then(|times| times.last_mut());
+                if let Some((_, end)) = last {
+                    *end = *time;
+                }
+            }
+        }
+        grants
+    }
+
+    /// When two applications began to share an SM, of the first time that they did between two
+    /// moments.
+    fn shared(&self, both: [ApplicationId; 2], sm: SmId, between: [Nanos; 2]) -> Option<Nanos> {
+        let [one, other] = both.map(|id| self.0.get(&(id, sm)).map_or(&[][..], Vec::as_slice));
+        let pairs = one.iter().flat_map(|one| other.iter().map(move |other| (one, other)));
+        let common = pairs.map(|(one, other)| (one.0.max(other.0), one.1.min(other.1)));
+        let here =
+            common.filter(|(begin, end)| begin < end && *begin <= between[1] && *end >= between[0]);
+        here.map(|(begin, _)| begin).min()
+    }
+}
+
 /// Goes through a trace; the longest time that CTAs of two applications were on one SM together.
-/// Of each grid one CTA does not count that leaves [`GLANCE`] before the last one or later.
+/// Of each grid one CTA does not count that leaves [`GLANCE`] before the last one or later. Where
+/// both hold the SM, only the time before that counts.
 ///
 /// # Errors
 /// CTAs that come twice, leave without having come, or never leave.
 pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
+    let grants = Grants::of(entries);
     let mut ends: BTreeMap<OperationId, Nanos> = BTreeMap::new();
     let mut exits: BTreeMap<Cta, Nanos> = BTreeMap::new();
     let mut meetings: Vec<(Nanos, [Cta; 2])> = Vec::new();
@@ -57,7 +97,10 @@ pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
                 exits.insert(cta, now);
                 let others = sm.iter().filter(|(_, other)| other.application != guest.application);
                 meetings.extend(others.map(|(other_cta, other)| {
-                    (now.saturating_sub(guest.since.max(other.since)), [cta, *other_cta])
+                    let begin = guest.since.max(other.since);
+                    let both = [guest.application, other.application];
+                    let end = grants.shared(both, change.sm, [begin, now]).unwrap_or(now);
+                    (end.saturating_sub(begin), [cta, *other_cta])
                 }));
             }
         }
@@ -132,6 +175,26 @@ mod tests {
             TraceEntry::Resize { .. } => unreachable!("there is none"),
         });
         entries
+    }
+
+    /// An application has SM 0 from then on, or no longer.
+    fn resize(time: u64, application: u32, has: bool) -> TraceEntry {
+        let [from, to] = [!has, has].map(|has| SmSet::range(0, u16::from(has)));
+        TraceEntry::Resize { time: Nanos(time), application: ApplicationId(application), from, to }
+    }
+
+    #[test]
+    fn who_shares_an_sm_meets_there() {
+        let with = |resizes: &[(u64, u32, bool)]| {
+            let resizes = resizes.iter().map(|&(time, id, has)| resize(time, id, has));
+            let entries = meeting([0, 90], [5, 91]).into_iter();
+            longest_meeting(&resizes.chain(entries).collect::<Vec<_>>())
+        };
+        assert_eq!(with(&[(0, 1, true), (0, 2, true)]), Ok(Nanos(0)));
+        assert_eq!(with(&[(0, 1, true), (8, 2, true)]), Ok(Nanos(3)), "5 to 8");
+        assert_eq!(with(&[(0, 1, true), (8, 2, true), (9, 1, false)]), Ok(Nanos(3)));
+        assert_eq!(with(&[(0, 1, true), (5, 1, false), (5, 2, true)]), Ok(Nanos(85)), "in turn");
+        assert_eq!(with(&[(0, 1, true), (95, 2, true)]), Ok(Nanos(85)), "too late");
     }
 
     #[test]

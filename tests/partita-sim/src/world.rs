@@ -15,7 +15,9 @@ use partita_gpu::prepare::{Bounds, Target, prepare_forms, prepare_within};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request};
-use partita_model::{CudaResult, Limits, Nanos, Originals, SessionId, Sharing, Timekeeping};
+use partita_model::{
+    CudaResult, Limits, Nanos, Originals, PartitionReport, SessionId, Sharing, Timekeeping,
+};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -330,7 +332,12 @@ impl World {
     fn check(&mut self) {
         let reports = self.engine.partition_reports();
         for (i, a) in reports.iter().enumerate() {
-            if let Some(b) = reports[i + 1..].iter().find(|b| !a.sms.is_disjoint(&b.sms)) {
+            let fit = |b: &&PartitionReport| match (a.part, b.part) {
+                (Some(one), Some(other)) => one.fits_beside(other),
+                _ => false,
+            };
+            let mut others = reports[i + 1..].iter().filter(|b| !a.sms.is_disjoint(&b.sms));
+            if let Some(b) = others.find(|b| !fit(b)) {
                 self.breaks(format!("partitions overlap: {a:?} and {b:?}"));
                 return;
             }

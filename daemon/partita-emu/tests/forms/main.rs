@@ -8,6 +8,7 @@ mod cancel;
 mod count;
 mod device;
 mod fence;
+mod parts;
 mod places;
 mod replay;
 mod settle;

@@ -280,6 +280,12 @@ impl Trial {
         self.world.permit(self.block, allowed, stalled);
     }
 
+    /// Lets so many stay on an SM, or as many as fit, and opens all SMs.
+    pub fn share(&mut self, quota: Option<u32>) {
+        self.world.share(self.block, quota);
+        self.permit(ALL, 0);
+    }
+
     /// Tells helper grids to leave.
     pub fn retire(&mut self, helpers: u32) {
         self.world.poke(self.block + control::RETIRED, helpers);

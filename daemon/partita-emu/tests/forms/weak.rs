@@ -2,6 +2,7 @@
 //! disturbance; and every fence, barrier and `volatile` of the generated code is missed somewhere
 //! once it is taken out, or it says why not.
 
+use crate::parts::parts;
 use crate::places::{helpers_end_last, shut_before_the_start, uneven_places};
 use crate::trial::{
     ALL, Form, GRACE_NANOS, Outcome, PATIENCE_NANOS, SMS, THREADS, Trial, WORK, expect,
@@ -39,6 +40,7 @@ fn scenarios(form: Form) -> &'static [(&'static str, Scenario)] {
             ("uneven places", uneven_places),
             ("shut before the start", shut_before_the_start),
             ("helpers end last", helpers_end_last),
+            ("parts of SMs", parts),
         ],
         Form::Ticket => &[
             ("undisturbed", undisturbed),
@@ -48,6 +50,7 @@ fn scenarios(form: Form) -> &'static [(&'static str, Scenario)] {
             ("stalled and resumed", stalled_and_resumed),
             ("claims are registered", claims_are_registered),
             ("complete is done", complete_is_done),
+            ("parts of SMs", parts),
         ],
     }
 }
@@ -311,19 +314,30 @@ const HELPERS: &str =
 const SWEEP: &str =
     "who overlooks a task leaves it to the next; by PTX it races with the CTA that gives it back";
 
+/// Of the room in a part of an SM.
+const PART: &str =
+    "a CTA looks once, when it comes; by PTX that races with the others and the host";
+/// The same of the CTA that stays until the launch is complete.
+const PARKED: &str =
+    "by an old value the parked CTA registers, and looks again then, or stays idle";
+
 #[test]
 fn a_worker_misses_whatever_is_taken_out() {
     let harmless = [
         ("fence.acq_rel.gpu #1", HELPERS),
-        ("fence.acq_rel.gpu #2", SWEEP),
-        ("ld.volatile.global.u32 +20 #1", SWEEP),
+        ("fence.acq_rel.gpu #2", PART),
+        ("ld.volatile.global.u32 +264 #1", PART),
         ("fence.acq_rel.gpu #3", SWEEP),
+        ("ld.volatile.global.u32 +20 #1", SWEEP),
+        ("fence.acq_rel.gpu #4", SWEEP),
         ("ld.volatile.global.v4.u32 +512 #1", SWEEP),
         (
             "ld.volatile.global.u64 +0 #2",
             "the counter only rises: by an old value the parked CTA claims in vain",
         ),
-        ("fence.acq_rel.gpu #4", HELPERS),
+        ("ld.volatile.global.u32 +0 #1", PARKED),
+        ("ld.volatile.global.u32 +264 #2", PARKED),
+        ("fence.acq_rel.gpu #5", HELPERS),
         ("bar.sync #2", "the main grid's end orders what its workers leave"),
     ];
     check_mutants(Form::Worker, &harmless, "");
@@ -334,7 +348,12 @@ fn a_worker_misses_whatever_is_taken_out() {
 
 #[test]
 fn a_ticket_misses_whatever_is_taken_out() {
-    check_mutants(Form::Ticket, &[], "");
+    let harmless = [
+        ("fence.acq_rel.gpu #1", PART),
+        ("ld.volatile.global.u32 +520 #1", PART),
+        ("ld.volatile.global.u32 +264 #1", PART),
+    ];
+    check_mutants(Form::Ticket, &harmless, "");
 }
 
 /// Waits for ever, or for its first thread to give up.

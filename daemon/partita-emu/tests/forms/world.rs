@@ -190,6 +190,14 @@ impl World {
         }
     }
 
+    /// How many may stay on an SM from the next permission on.
+    pub fn share(&mut self, block: u64, quota: Option<u32>) {
+        let gates = self.gates.get_mut(&block).expect("a control block");
+        gates.set_quota(quota.map(|quota| quota as u16));
+        let word = gates.quota_word();
+        self.poke(block + control::QUOTA, word);
+    }
+
     /// Ends a launch of workers or tickets as the host does.
     pub fn abort(&mut self, block: u64) {
         self.poke(block + control::ABORT, 1);

@@ -8,13 +8,16 @@
 //! Launches of one stream never overlap in time, so a stream is charged, SM by SM, with the largest
 //! of its launches per resource, not with their sum.
 //!
+//! Where applications share an SM, the launches of each have room in its part only.
+//!
 //! Rounding follows NVIDIA's occupancy calculator for compute capability 3.0 and later (CUDA C++
 //! Programming Guide, "Multiprocessor level"): registers are given to a warp in units of 256,
 //! shared memory to a CTA in units of 128 bytes, threads in whole warps.
 
+use super::holder::Holder;
 use crate::turn::Bug;
 use partita_device::KernelFacts;
-use partita_model::{DeviceFacts, LaunchId, SmId, SmSet, StreamId};
+use partita_model::{ApplicationId, DeviceFacts, LaunchId, SmId, SmPart, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const WARP: u32 = 32;
@@ -118,8 +121,16 @@ struct Entry {
     workers: Vec<u16>,
 }
 
+/// A stream, and whose it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Lane {
+    pub(crate) application: ApplicationId,
+    pub(crate) stream: StreamId,
+}
+
 #[derive(Debug)]
 struct StreamUsage {
+    application: ApplicationId,
     per_sm: Vec<Usage>,
     entries: BTreeMap<LaunchId, Entry>,
 }
@@ -130,6 +141,8 @@ pub(crate) struct Ledger {
     capacity: Usage,
     per_sm: Vec<Usage>,
     streams: BTreeMap<StreamId, StreamUsage>,
+    /// The SMs that applications share, with who has which part.
+    shared: BTreeMap<SmId, Holder>,
     /// Gives every launch the room of an empty SM, so that a test shows the effect.
     #[cfg(test)]
     pub(crate) blind: bool,
@@ -141,6 +154,7 @@ impl Ledger {
             capacity: Usage::capacity(facts),
             per_sm: vec![Usage::default(); facts.sm_count.into()],
             streams: BTreeMap::new(),
+            shared: BTreeMap::new(),
             #[cfg(test)]
             blind: false,
         }
@@ -161,33 +175,68 @@ impl Ledger {
         self.capacity.room_for(cta)
     }
 
-    /// CTAs of a launch in `stream` that have room on `sm` beside all other streams.
-    pub(crate) fn room(&self, sm: SmId, stream: StreamId, cta: Usage) -> u16 {
+    /// An SM has gone to this holder, or is free.
+    pub(crate) fn divide(&mut self, sm: SmId, holder: Option<Holder>) {
+        match holder {
+            Some(two @ Holder::Two(_)) => self.shared.insert(sm, two),
+            Some(Holder::One(_)) | None => self.shared.remove(&sm),
+        };
+    }
+
+    /// CTAs that fit into an application's part of an SM.
+    pub(crate) fn occupancy_of_part(&self, part: SmPart, cta: Usage) -> u16 {
+        self.capacity.map(|amount| part.of(amount)).room_for(cta)
+    }
+
+    /// CTAs of a launch in `lane` that its application's part of `sm` has room for, beside what
+    /// `used` says of its other streams. Without bound where it has no part.
+    fn room_in_part(
+        &self,
+        sm: SmId,
+        lane: Lane,
+        cta: Usage,
+        used: impl Fn(&StreamUsage) -> Usage,
+    ) -> u16 {
+        let part = self.shared.get(&sm).and_then(|holder| holder.part(lane.application));
+        let Some(part) = part else { return u16::MAX };
+        let own = self.streams.iter().filter(|(stream, _)| **stream != lane.stream);
+        let own = own.map(|(_, usage)| usage).filter(|usage| usage.application == lane.application);
+        let taken = own.fold(Usage::default(), |sum, usage| sum.plus(used(usage)));
+        self.capacity.map(|amount| part.of(amount)).minus(taken).room_for(cta)
+    }
+
+    /// CTAs of a launch in `lane` that have room on `sm` beside all other streams.
+    pub(crate) fn room(&self, sm: SmId, lane: Lane, cta: Usage) -> u16 {
         #[cfg(test)]
         if self.blind {
             return self.occupancy(cta);
         }
         let index = usize::from(sm.0);
-        let own = self.streams.get(&stream).map_or(Usage::default(), |usage| usage.per_sm[index]);
-        self.capacity.minus(self.per_sm[index].minus(own)).room_for(cta)
+        let own = self.streams.get(&lane.stream);
+        let own = own.map_or(Usage::default(), |usage| usage.per_sm[index]);
+        let room = self.capacity.minus(self.per_sm[index].minus(own)).room_for(cta);
+        room.min(self.room_in_part(sm, lane, cta, |usage| usage.per_sm[index]))
     }
 
     /// The same, beside only those launches of other streams that may be running.
     pub(crate) fn room_beside(
         &self,
         sm: SmId,
-        stream: StreamId,
+        lane: Lane,
         cta: Usage,
         running: &BTreeSet<LaunchId>,
     ) -> u16 {
         let index = usize::from(sm.0);
-        let others = self.streams.iter().filter(|(other, _)| **other != stream);
-        let entries =
-            others.flat_map(|(_, usage)| &usage.entries).filter(|(id, _)| running.contains(id));
-        let used = entries.fold(Usage::default(), |sum, (_, entry)| {
-            sum.plus(entry.cta.times(entry.workers[index]))
-        });
-        self.capacity.minus(used).room_for(cta)
+        let of_running = |usage: &StreamUsage| {
+            let entries = usage.entries.iter().filter(|(id, _)| running.contains(id));
+            entries.fold(Usage::default(), |sum, (_, entry)| {
+                sum.plus(entry.cta.times(entry.workers[index]))
+            })
+        };
+        let others = self.streams.iter().filter(|(other, _)| **other != lane.stream);
+        let used = others.fold(Usage::default(), |sum, (_, usage)| sum.plus(of_running(usage)));
+        let room = self.capacity.minus(used).room_for(cta);
+        room.min(self.room_in_part(sm, lane, cta, of_running))
     }
 
     /// CTAs that have room on an SM beside `taken` CTAs of others, whatever is entered.
@@ -197,14 +246,9 @@ impl Ledger {
     }
 
     /// Enters a launch with its workers per SM.
-    pub(crate) fn enter(
-        &mut self,
-        stream: StreamId,
-        launch: LaunchId,
-        cta: Usage,
-        workers: Vec<u16>,
-    ) {
-        let usage = self.streams.entry(stream).or_insert_with(|| StreamUsage {
+    pub(crate) fn enter(&mut self, lane: Lane, launch: LaunchId, cta: Usage, workers: Vec<u16>) {
+        let usage = self.streams.entry(lane.stream).or_insert_with(|| StreamUsage {
+            application: lane.application,
             per_sm: vec![Usage::default(); self.per_sm.len()],
             entries: BTreeMap::new(),
         });
@@ -326,13 +370,15 @@ mod tests {
     fn streams_add_up_and_launches_of_one_do_not() {
         let mut ledger = Ledger::new(&facts(2));
         let cta = Usage::of_cta(&facts(2), &kernel(16, 0), 256, 0);
-        let (a, b) = (StreamId(1), StreamId(2));
-        let room = |ledger: &Ledger, stream| [0, 1].map(|sm| ledger.room(SmId(sm), stream, cta));
-        ledger.enter(a, LaunchId(1), cta, vec![6, 8]);
-        ledger.enter(a, LaunchId(2), cta, vec![3, 0]);
+        let [a, b] = [1, 2].map(StreamId);
+        let lane = |stream| Lane { application: ApplicationId(1), stream };
+        let room =
+            |ledger: &Ledger, stream| [0, 1].map(|sm| ledger.room(SmId(sm), lane(stream), cta));
+        ledger.enter(lane(a), LaunchId(1), cta, vec![6, 8]);
+        ledger.enter(lane(a), LaunchId(2), cta, vec![3, 0]);
         assert_eq!(room(&ledger, a), [8, 8]);
         assert_eq!(room(&ledger, b), [2, 0]);
-        ledger.enter(b, LaunchId(3), cta, vec![2, 0]);
+        ledger.enter(lane(b), LaunchId(3), cta, vec![2, 0]);
         assert_eq!(room(&ledger, a), [6, 8]);
         ledger.leave(a, LaunchId(1)).unwrap();
         assert_eq!(room(&ledger, b), [5, 8]);
@@ -342,5 +388,32 @@ mod tests {
         ledger.leave(a, LaunchId(2)).unwrap();
         ledger.leave(b, LaunchId(3)).unwrap();
         assert!(ledger.is_empty());
+    }
+
+    #[test]
+    fn launches_have_room_in_the_part_of_their_application() {
+        let mut ledger = Ledger::new(&facts(1));
+        let (a, b) = (ApplicationId(1), ApplicationId(2));
+        let lane = |application, stream| Lane { application, stream: StreamId(stream) };
+        let part = |ctas| SmPart::new(ctas, 8).unwrap();
+        ledger.divide(SmId(0), Some(Holder::Two([(a, part(3)), (b, part(5))])));
+        // Eight of these fill an SM.
+        let cta = Usage::of_cta(&facts(1), &kernel(16, 0), 256, 0);
+        let wide = Usage::of_cta(&facts(1), &kernel(16, 0), 1024, 0);
+        let room = |ledger: &Ledger, lane, cta| ledger.room(SmId(0), lane, cta);
+        assert_eq!(room(&ledger, lane(a, 1), cta), 3);
+        assert_eq!(room(&ledger, lane(b, 9), cta), 5);
+        assert_eq!(room(&ledger, lane(ApplicationId(3), 8), cta), 8, "it has no part here");
+        assert_eq!([a, b].map(|id| room(&ledger, lane(id, 7), wide)), [0, 1]);
+        assert_eq!(ledger.occupancy_of_part(part(3), wide), 0);
+        ledger.enter(lane(a, 1), LaunchId(1), cta, vec![2]);
+        assert_eq!(room(&ledger, lane(a, 1), cta), 3, "launches of a stream do not overlap");
+        assert_eq!(room(&ledger, lane(a, 2), cta), 1);
+        assert_eq!(room(&ledger, lane(b, 9), cta), 5);
+        let running = BTreeSet::from([LaunchId(1)]);
+        assert_eq!(ledger.room_beside(SmId(0), lane(a, 2), cta, &running), 1);
+        assert_eq!(ledger.room_beside(SmId(0), lane(a, 2), cta, &BTreeSet::new()), 3);
+        ledger.divide(SmId(0), Some(Holder::One(a)));
+        assert_eq!(room(&ledger, lane(a, 2), cta), 6);
     }
 }

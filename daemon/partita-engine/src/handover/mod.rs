@@ -4,7 +4,11 @@
 //! the holder is told, and the SM goes to its next owner only when the holder's last worker there
 //! was seen to have left. So sets of resident workers are disjoint at every moment, however fast
 //! one decision follows another. A worker of the loser that starts late leaves before its first
-//! task: it looks at the bitmap before every task.
+//! task: it looks at its gate before every task.
+//!
+//! A holder is one application, or two that *share* the SM ([`holder`]). Two have a part of it
+//! each, which the ledger holds them to. Other parts are another holder, so the SM drains before
+//! they begin: whoever had more of it has left.
 //!
 //! An application is *granted* the SMs that it holds: there its workers may be, as its control
 //! blocks say. Its *target* adds the SMs that drain to it.
@@ -15,10 +19,13 @@
 //! This machine decides neither who gets what ([`crate::observer`]) nor what runs there
 //! ([`crate::launches`]). It answers with changes, which the engine passes on.
 
+pub(crate) mod holder;
 pub(crate) mod ledger;
 
+use holder::Holder;
+pub(crate) use holder::Targets;
 use ledger::Ledger;
-use partita_model::{ApplicationId, DeviceFacts, Nanos, SmId, SmSet};
+use partita_model::{ApplicationId, DeviceFacts, Nanos, SmId, SmPart, SmSet};
 use partita_policy::{Plan, PlanError};
 use std::collections::BTreeMap;
 
@@ -27,17 +34,17 @@ use std::collections::BTreeMap;
 enum Tenure {
     /// Nobody.
     Free,
-    /// Nobody has to leave: this application gets the SM with the next step.
-    Promised(ApplicationId),
-    /// Workers of this application may be there.
-    Held(ApplicationId),
+    /// Nobody has to leave: this holder gets the SM with the next step.
+    Promised(Holder),
+    /// Workers of this holder may be there.
+    Held(Holder),
     /// `from` has lost the SM and may still have workers there; `to` gets it when they have left.
-    Draining { from: ApplicationId, to: Option<ApplicationId> },
+    Draining { from: Holder, to: Option<Holder> },
 }
 
 impl Tenure {
-    /// The application that owns the SM, though another may still hold it.
-    fn owner(self) -> Option<ApplicationId> {
+    /// Who owns the SM, though another may still hold it.
+    fn owner(self) -> Option<Holder> {
         match self {
             Tenure::Free => None,
             Tenure::Promised(to) => Some(to),
@@ -47,7 +54,7 @@ impl Tenure {
     }
 
     /// The state after a decision that gives the SM to `owner`.
-    fn aim(self, owner: Option<ApplicationId>) -> Tenure {
+    fn aim(self, owner: Option<Holder>) -> Tenure {
         match self {
             Tenure::Free | Tenure::Promised(_) => owner.map_or(Tenure::Free, Tenure::Promised),
             Tenure::Held(by) if owner == Some(by) => self,
@@ -123,22 +130,31 @@ impl Handover {
         if open.is_empty() { granted } else { open }
     }
 
-    /// Whether an application holds every SM, and works on every one of them.
+    /// Whether an application holds every SM with nobody else, and works on every one of them.
     pub(crate) fn has_all(&self, id: ApplicationId) -> bool {
         let held = self.granted(id) == self.ledger.sms() && !self.pending;
-        held && self.stalled.is_empty() && self.gated.is_empty()
+        held && self.part(id).is_none() && self.stalled.is_empty() && self.gated.is_empty()
     }
 
     /// The SMs that an application owns: those that it holds and those that drain to it.
     pub(crate) fn target(&self, id: ApplicationId) -> SmSet {
-        let own = self.sms().filter(|(_, tenure)| tenure.owner() == Some(id));
+        let own = self.sms().filter(|(_, tenure)| tenure.owner().is_some_and(|by| by.has(id)));
         own.map(|(sm, _)| sm).collect()
+    }
+
+    /// The part of its SMs that an application may take, where it shares them.
+    pub(crate) fn part(&self, id: ApplicationId) -> Option<SmPart> {
+        let sm = self.granted(id).iter().next()?;
+        match self.tenures.get(usize::from(sm.0))? {
+            Tenure::Held(by) => by.part(id),
+            Tenure::Free | Tenure::Promised(_) | Tenure::Draining { .. } => None,
+        }
     }
 
     /// The SMs that an application has lost to others, and where its workers may still be.
     pub(crate) fn given_away(&self, id: ApplicationId) -> impl Iterator<Item = SmId> {
         self.sms().filter_map(move |(sm, tenure)| match tenure {
-            Tenure::Draining { from, to: Some(_) } if from == id => Some(sm),
+            Tenure::Draining { from, to: Some(to) } if from.has(id) && !to.is_only(id) => Some(sm),
             _ => None,
         })
     }
@@ -153,10 +169,11 @@ impl Handover {
         let mut losers: Vec<ApplicationId> = self
             .tenures
             .iter()
-            .filter_map(|tenure| match tenure {
-                Tenure::Draining { from, .. } => Some(*from),
+            .flat_map(|tenure| match tenure {
+                Tenure::Draining { from, .. } => Some(from.ids()),
                 Tenure::Free | Tenure::Promised(_) | Tenure::Held(_) => None,
             })
+            .flatten()
             .collect();
         losers.sort_unstable();
         losers.dedup();
@@ -168,31 +185,23 @@ impl Handover {
     }
 
     /// Whether a plan differs from the present owners.
-    pub(crate) fn differs(&self, targets: &BTreeMap<ApplicationId, SmSet>) -> bool {
-        let wanted = targets.values().fold(0, |sum, sms| sum + usize::from(sms.len()));
-        let owned = self.tenures.iter().filter(|tenure| tenure.owner().is_some()).count();
-        let fits = |(sm, tenure): (SmId, Tenure)| match tenure.owner() {
-            Some(owner) => targets.get(&owner).is_some_and(|sms| sms.contains(sm)),
-            None => true,
-        };
-        wanted != owned || !self.sms().all(fits)
+    pub(crate) fn differs(&self, targets: &Targets) -> bool {
+        let owners = targets.owners(self.tenures.len());
+        self.tenures.iter().zip(owners).any(|(tenure, owner)| tenure.owner() != owner)
     }
 
     /// Sets the owners of SMs. The answer names the applications that lose SMs at once;
     /// [`Handover::advance`] names those that gain some.
-    pub(crate) fn aim(&mut self, targets: &BTreeMap<ApplicationId, SmSet>) -> Vec<Granted> {
-        let mut owners = vec![None; self.tenures.len()];
-        for (&id, sms) in targets {
-            for sm in sms.iter() {
-                owners[usize::from(sm.0)] = Some(id);
-            }
-        }
+    pub(crate) fn aim(&mut self, targets: &Targets) -> Vec<Granted> {
+        let owners = targets.owners(self.tenures.len());
         let mut losses: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
         for ((sm, tenure), owner) in (0..).map(SmId).zip(&mut self.tenures).zip(owners) {
             if let Tenure::Held(by) = *tenure
                 && owner != Some(by)
             {
-                losses.entry(by).or_default().insert(sm);
+                for id in by.ids() {
+                    losses.entry(id).or_default().insert(sm);
+                }
             }
             *tenure = tenure.aim(owner);
         }
@@ -211,7 +220,7 @@ impl Handover {
         for (sm, tenure) in (0..).map(SmId).zip(&mut self.tenures) {
             let to = match *tenure {
                 Tenure::Free | Tenure::Held(_) => continue,
-                Tenure::Draining { from, .. } if is_on(from, sm) => {
+                Tenure::Draining { from, .. } if from.ids().any(|id| is_on(id, sm)) => {
                     self.pending = true;
                     continue;
                 }
@@ -219,7 +228,8 @@ impl Handover {
                 Tenure::Promised(to) => Some(to),
             };
             *tenure = to.map_or(Tenure::Free, Tenure::Held);
-            if let Some(to) = to {
+            self.ledger.divide(sm, to);
+            for to in to.into_iter().flat_map(Holder::ids) {
                 gains.entry(to).or_default().insert(sm);
             }
         }
@@ -341,8 +351,16 @@ mod tests {
     const A: ApplicationId = ApplicationId(1);
     const B: ApplicationId = ApplicationId(2);
 
-    fn targets(of: &[(ApplicationId, &str)]) -> BTreeMap<ApplicationId, SmSet> {
-        of.iter().map(|(id, sms)| (*id, sms.parse().unwrap())).collect()
+    fn targets(of: &[(ApplicationId, &str)]) -> Targets {
+        let sms = of.iter().map(|(id, sms)| (*id, sms.parse().unwrap())).collect();
+        Targets { sms, parts: BTreeMap::new() }
+    }
+
+    /// Both share these SMs, the first with so many eighths.
+    fn shared(sms: &str, eighths: u16) -> Targets {
+        let part = |ctas| SmPart::new(ctas, 8).unwrap();
+        let parts = BTreeMap::from([(A, part(eighths)), (B, part(8 - eighths))]);
+        Targets { parts, ..targets(&[(A, sms), (B, sms)]) }
     }
 
     fn granted(handover: &Handover) -> [String; 2] {
@@ -367,6 +385,41 @@ mod tests {
         handover.advance(|_, _| true);
         assert_eq!(granted(&handover), ["0-1,3", "2"]);
         assert!(!handover.is_pending() && !handover.differs(&targets(&[(A, "0-1,3"), (B, "2")])));
+    }
+
+    #[test]
+    fn an_sm_that_two_share_drains_of_whoever_had_all_of_it() {
+        let mut handover = Handover::new(&facts(2));
+        handover.aim(&targets(&[(A, "0-1")]));
+        handover.advance(|_, _| false);
+        assert!(handover.differs(&shared("0-1", 3)));
+        let losses = handover.aim(&shared("0-1", 3));
+        assert_eq!(losses.len(), 1);
+        assert_eq!(handover.target(A), handover.target(B));
+        assert_eq!(handover.given_away(A).count(), 2, "B waits for them");
+        handover.advance(|id, sm| id == A && sm == SmId(1));
+        assert_eq!(granted(&handover), ["0", "0"], "A had all of SM 1");
+        handover.advance(|_, _| false);
+        assert_eq!(granted(&handover), ["0-1", "0-1"]);
+        assert_eq!([A, B].map(|id| handover.part(id)), [SmPart::new(3, 8), SmPart::new(5, 8)]);
+        assert!(!handover.differs(&shared("0-1", 3)) && handover.differs(&shared("0-1", 4)));
+        // Other parts begin when both have left.
+        handover.aim(&shared("0-1", 4));
+        assert_eq!(
+            (granted(&handover), handover.losers()),
+            (["none", "none"].map(str::to_owned), vec![A, B])
+        );
+        handover.advance(|id, _| id == B);
+        assert!(handover.is_pending());
+        handover.advance(|_, _| false);
+        assert_eq!(handover.part(A), SmPart::new(4, 8));
+        // One of them gets all.
+        handover.aim(&targets(&[(B, "0-1")]));
+        handover.advance(|_, _| false);
+        assert_eq!(
+            (granted(&handover), handover.part(B)),
+            (["none", "0-1"].map(str::to_owned), None)
+        );
     }
 
     #[test]

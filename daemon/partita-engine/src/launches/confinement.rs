@@ -120,8 +120,8 @@ impl Launches {
     }
 
     /// The SMs to which the device keeps a launch that runs as it was written: nearly all that are
-    /// open to its application. `None` where the device keeps it to none, and where SMs are stalled
-    /// or without power.
+    /// open to its application. `None` where the device keeps it to none, and where SMs are stalled,
+    /// without power or shared: nothing would keep the launch to its part.
     pub(crate) fn kept_as_written(
         &mut self,
         turn: &mut Turn<'_>,
@@ -129,7 +129,8 @@ impl Launches {
         place: Place,
     ) -> Option<SmSet> {
         let own = handover.granted(place.application);
-        if !own.is_disjoint(&handover.stalled().union(&handover.gated())) {
+        let is_shared = handover.part(place.application).is_some();
+        if is_shared || !own.is_disjoint(&handover.stalled().union(&handover.gated())) {
             return None;
         }
         let sms = self.kept_to_groups(turn, handover, own, place.stream)?;

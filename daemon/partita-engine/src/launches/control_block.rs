@@ -5,7 +5,7 @@
 
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{
-    self, ABORT, COMPLETED, EXHAUSTED, FAULT, Gates, NEXT, RETIRED, Shape, Telemetry,
+    self, ABORT, COMPLETED, EXHAUSTED, FAULT, Gates, NEXT, QUOTA, RETIRED, Shape, Telemetry,
 };
 use partita_model::{DeviceAddress, SmId, WindowId};
 
@@ -133,6 +133,16 @@ pub(crate) fn signal_gates(
         device.poke(at, &gates.word(sm).to_le_bytes())?;
     }
     Ok(())
+}
+
+/// Tells a running launch how many workers it may have on an SM that another application has a part
+/// of.
+pub(crate) fn signal_quota(
+    device: &mut dyn Device,
+    block: DeviceAddress,
+    gates: &Gates,
+) -> Result<(), DeviceError> {
+    device.poke(DeviceAddress(block.0 + QUOTA), &gates.quota_word().to_le_bytes())
 }
 
 /// Tells a running launch the helper grids whose workers shall leave.

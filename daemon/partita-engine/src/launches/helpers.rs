@@ -136,6 +136,7 @@ impl Launches {
         longest_task: Nanos,
         is_alone: bool,
     ) -> Result<(Staffing, Option<Grid>), Bug> {
+        self.signal_room(turn, handover, id)?;
         if matches!(self.known(id)?.run, Run::Ticket(_)) {
             let Place { application, stream, .. } = self.known(id)?.place;
             let kept_to = self.kept_to(turn, handover, application, stream);

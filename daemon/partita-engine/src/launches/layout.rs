@@ -9,10 +9,10 @@
 use super::spec::Spec;
 use super::{Launches, Pending};
 use crate::handover::Handover;
-use crate::handover::ledger::{Ledger, Usage};
+use crate::handover::ledger::{Lane, Ledger, Usage};
 use crate::observer::{TaskSize, task_size};
 use partita_model::control::Gates;
-use partita_model::{ApplicationId, Nanos, SmId, SmSet, StreamId};
+use partita_model::{Nanos, SmId, SmSet};
 
 /// How a launch of workers or tickets is laid out over the SMs.
 pub(crate) struct Layout {
@@ -28,21 +28,24 @@ pub(crate) struct Layout {
     pub(super) own: SmSet,
     /// The device keeps the main grid to these.
     pub(super) is_kept: bool,
+    /// Workers on each of them, at most, where another application has a part of it.
+    quota: Option<u16>,
 }
 
 impl Layout {
     /// The gates of the launch. Workers have their first tasks by place, with two exceptions. CTAs
-    /// that may wait for others start in order. Where CTAs may start on foreign SMs, the tasks of
-    /// their own SMs would wait for helpers.
+    /// that may wait for others start in order. Where CTAs may start on foreign SMs, or where others
+    /// of the same SM leave them little room, the tasks of their own SMs would wait for helpers.
     pub(super) fn gates(&self, spec: &Spec, is_worker: bool, stalled: &SmSet) -> Gates {
         let sm_count = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
         let gates = Gates::new(sm_count, self.task.most);
         let waits = !self.own.intersection(stalled).is_empty();
-        let stays = self.own.len() == sm_count || self.is_kept;
+        let stays = (self.own.len() == sm_count || self.is_kept) && self.quota.is_none();
         let mut gates = match is_worker && !spec.kernel.awaits && !waits && stays {
             true => gates.by_place_for(&self.workers, self.placed),
             false => gates,
         };
+        gates.set_quota(self.quota);
         gates.permit(&self.own, stalled);
         gates
     }
@@ -54,14 +57,14 @@ impl Launches {
     pub(crate) fn lay_out(
         &self,
         handover: &Handover,
-        (application, stream): (ApplicationId, StreamId),
+        lane: Lane,
         is_kept: bool,
         (pending, cta_time): (&Pending, Option<Nanos>),
     ) -> Option<Layout> {
         let (spec, left) = (&pending.spec, pending.spec.ctas());
-        let own = handover.open_to(application);
+        let own = handover.open_to(lane.application);
         let ledger = handover.ledger();
-        let rooms = ledger.rooms(&own, stream, spec.cta);
+        let rooms = ledger.rooms(&own, lane, spec.cta);
         let room: u64 = rooms.iter().map(|(_, room)| u64::from(*room)).sum();
         if room == 0 {
             return None;
@@ -83,26 +86,33 @@ impl Launches {
         let placed = wanted.min(tasks);
         let burn = match is_kept {
             true => 0,
-            false => ledger.burn(&own.union(&self.taken_as_written()), stream, spec.cta, rounds),
+            false => ledger.burn(&own.union(&self.taken_as_written()), lane, spec.cta, rounds),
         };
         let ctas = u32::try_from(placed + burn).unwrap_or(u32::MAX);
-        Some(Layout { workers, ctas, task, placed, own, is_kept })
+        let quota = handover.quota(&own, lane, spec.cta);
+        Some(Layout { workers, ctas, task, placed, own, is_kept, quota })
+    }
+}
+
+impl Handover {
+    /// CTAs of a launch on one of these SMs, at most, where its application shares them.
+    pub(super) fn quota(&self, sms: &SmSet, lane: Lane, cta: Usage) -> Option<u16> {
+        self.part(lane.application)?;
+        let rooms = sms.iter().map(|sm| self.ledger().room(sm, lane, cta));
+        Some(rooms.max().unwrap_or(0))
     }
 }
 
 impl Ledger {
-    /// The SMs of a set that have room for CTAs of a launch in `stream`, and for how many.
-    pub(crate) fn rooms(&self, sms: &SmSet, stream: StreamId, cta: Usage) -> Vec<(SmId, u16)> {
-        sms.iter()
-            .map(|sm| (sm, self.room(sm, stream, cta)))
-            .filter(|(_, room)| *room > 0)
-            .collect()
+    /// The SMs of a set that have room for CTAs of a launch in `lane`, and for how many.
+    pub(crate) fn rooms(&self, sms: &SmSet, lane: Lane, cta: Usage) -> Vec<(SmId, u16)> {
+        sms.iter().map(|sm| (sm, self.room(sm, lane, cta))).filter(|(_, room)| *room > 0).collect()
     }
 
     /// CTAs that may start on foreign SMs while every SM is given up to `rounds` of them.
-    pub(super) fn burn(&self, own: &SmSet, stream: StreamId, cta: Usage, rounds: u16) -> u64 {
+    pub(super) fn burn(&self, own: &SmSet, lane: Lane, cta: Usage, rounds: u16) -> u64 {
         let foreign = self.sms().difference(own);
-        foreign.iter().map(|sm| u64::from(self.room(sm, stream, cta).min(rounds))).sum()
+        foreign.iter().map(|sm| u64::from(self.room(sm, lane, cta).min(rounds))).sum()
     }
 }
 

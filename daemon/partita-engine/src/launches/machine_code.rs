@@ -16,11 +16,11 @@ use super::confinement::{Readiness, whole_groups};
 use super::spec::{AsWritten, Barrier, Form, Launch, Pending, Place, Run, Start};
 use super::watchdog::Watch;
 use crate::LogLevel;
-use crate::handover::Handover;
+use crate::handover::{Handover, Targets};
 use crate::turn::Turn;
 use partita_device::{AddressRange, Device, Work};
 use partita_model::{ApplicationId, SmSet, StreamId};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 /// Launches of one stream that the device is given ahead: all of them keep their SMs when borders
 /// move.
@@ -44,15 +44,12 @@ impl Launches {
     }
 
     /// Rounds what the policy decided.
-    pub(crate) fn round_targets(
-        &self,
-        device: &dyn Device,
-        targets: &mut BTreeMap<ApplicationId, SmSet>,
-    ) {
+    pub(crate) fn round_targets(&self, device: &dyn Device, targets: &mut Targets) {
         let rounded: BTreeSet<ApplicationId> =
-            targets.keys().copied().filter(|id| self.grouped.contains(id)).collect();
-        if !rounded.is_empty() {
-            *targets = partita_policy::whole_groups(targets, device.sm_groups(), &rounded);
+            targets.sms.keys().copied().filter(|id| self.grouped.contains(id)).collect();
+        // Who shares SMs shares all that there are.
+        if !rounded.is_empty() && targets.parts.is_empty() {
+            targets.sms = partita_policy::whole_groups(&targets.sms, device.sm_groups(), &rounded);
         }
     }
 
@@ -122,6 +119,10 @@ impl Launches {
         handover: &Handover,
         application: ApplicationId,
     ) -> Confined {
+        if handover.part(application).is_some() {
+            // Nothing would keep it to its part; the policy takes the two apart.
+            return Confined::NotYet;
+        }
         let granted = handover.granted(application);
         let free = Some(whole_groups(turn, &granted.difference(&handover.stalled())));
         let sms = free.filter(|free| !free.is_empty());

@@ -52,7 +52,7 @@ use crate::turn::{Bug, Turn, earliest};
 use admission::InFlight;
 use arrivals::Latency;
 use confinement::Confinements;
-use control_block::{BlockPool, signal_abort, signal_completed, signal_gates};
+use control_block::{BlockPool, signal_abort, signal_completed, signal_gates, signal_quota};
 use helpers::SideStreams;
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{Gates, Telemetry};
@@ -233,16 +233,22 @@ impl Launches {
     pub(crate) fn signal_granted(
         &mut self,
         turn: &mut Turn<'_>,
+        handover: &Handover,
         change: &Granted,
-        stalled: &SmSet,
     ) {
         let Granted { application, from, to } = *change;
+        let stalled = handover.stalled();
         let (now, unsure) = (turn.now(), turn.config().unsettled_tick);
         let gained = !to.difference(&from).is_empty();
         let mut failed = None;
         for launch in self.records.values_mut().filter(|l| l.place.application == application) {
+            let (lane, cta) = (launch.place.lane(), launch.spec.cta);
             let Some(claims) = launch.claims_mut() else { continue };
-            let changed = claims.gates.permit(&to, stalled);
+            if gained && claims.gates.set_quota(handover.quota(&to, lane, cta)) {
+                let told = signal_quota(turn.device, claims.block, &claims.gates);
+                failed = told.err().or(failed);
+            }
+            let changed = claims.gates.permit(&to, &stalled);
             let told = signal_gates(turn.device, claims.block, &claims.gates, &changed);
             failed = told.err().or(failed);
             if gained {
@@ -258,6 +264,27 @@ impl Launches {
         if let Some(error) = failed {
             turn.log_error(None, format!("a resize of {application} was not signalled: {error}"));
         }
+    }
+
+    /// Tells a running launch how many workers it may have on an SM now, where its application
+    /// shares SMs and its other launches have come or gone.
+    pub(super) fn signal_room(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        id: LaunchId,
+    ) -> Result<(), Bug> {
+        let launch = self.known_mut(id)?;
+        let place = launch.place;
+        let own = handover.granted(place.application);
+        let quota = handover.quota(&own, place.lane(), launch.spec.cta);
+        let Some(claims) = launch.claims_mut().filter(|_| quota.is_some()) else { return Ok(()) };
+        if claims.gates.set_quota(quota)
+            && let Err(error) = signal_quota(turn.device, claims.block, &claims.gates)
+        {
+            turn.log_error(Some(place.session), format!("{id} was not told its room: {error}"));
+        }
+        Ok(())
     }
 
     /// Tells all launches where workers wait. A launch that began while some waited was kept off

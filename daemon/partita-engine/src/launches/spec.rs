@@ -5,7 +5,7 @@ use super::slice::Part;
 use super::worker::Worker;
 use super::{original, ticket};
 use crate::KernelForm;
-use crate::handover::ledger::Usage;
+use crate::handover::ledger::{Lane, Usage};
 use crate::kernel::Kernel;
 use crate::launches::watchdog::Watch;
 use crate::observer::{CountGroup, Expected, ProfileKey};
@@ -242,6 +242,13 @@ pub(crate) struct Place {
     pub(crate) main: OperationId,
 }
 
+impl Place {
+    /// Its stream, as the ledger knows it.
+    pub(crate) fn lane(self) -> Lane {
+        Lane { application: self.application, stream: self.stream }
+    }
+}
+
 /// What becomes of a launch at the head of its queue.
 pub(crate) enum Start {
     /// This is submitted.
@@ -308,6 +315,11 @@ pub(super) struct Claims {
 }
 
 impl Launch {
+    /// Whether the launch runs as workers or tickets.
+    pub(crate) fn is_claiming(&self) -> bool {
+        self.claims().is_some()
+    }
+
     pub(super) fn claims(&self) -> Option<&Claims> {
         match &self.run {
             Run::Worker(worker) => Some(&worker.claims),

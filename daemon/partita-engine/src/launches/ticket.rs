@@ -89,12 +89,12 @@ impl Launches {
             return Ok((Staffing::Complete, None));
         }
         let own = handover.granted(launch.place.application).difference(&handover.stalled());
-        let (stream, cta, live) = (launch.place.stream, launch.spec.cta, claims.seen.live_total());
+        let (lane, cta, live) = (launch.place.lane(), launch.spec.cta, claims.seen.live_total());
         self.extend_entry(handover, id, &own, left.saturating_add(live))?;
 
         let Run::Ticket(ticket) = &self.known(id)?.run else { return Err(Bug::WrongForm(id)) };
         let missing = |sm: SmId| {
-            let held = handover.ledger().held(stream, id, sm);
+            let held = handover.ledger().held(lane.stream, id, sm);
             held.saturating_sub(ticket.claims.seen.live_at(sm))
         };
         let rounds = own.iter().map(missing).max().unwrap_or(0);
@@ -108,7 +108,7 @@ impl Launches {
         let burn = match is_kept {
             true => 0,
             false => {
-                let entered = handover.ledger().burn(&own, stream, cta, rounds);
+                let entered = handover.ledger().burn(&own, lane, cta, rounds);
                 entered.max(self.vacant(handover, &own, cta, rounds))
             }
         };

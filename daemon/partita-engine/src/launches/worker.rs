@@ -151,7 +151,7 @@ impl Launches {
         };
         spec.params.push(Hidden::ControlBlock, block.0);
         let sent = layout.placed;
-        handover.ledger_mut().enter(place.stream, spec.id, spec.cta, layout.workers);
+        handover.ledger_mut().enter(place.lane(), spec.id, spec.cta, layout.workers);
         self.waiting.remove(place.main);
         self.took_off(turn, place.application, true);
         let (own, is_kept) = (layout.own, layout.is_kept);
@@ -436,10 +436,10 @@ impl Launches {
         self.extend_entry(handover, id, &own, tasks_left)?;
 
         let launch = self.known_mut(id)?;
-        let (stream, cta) = (launch.place.stream, launch.spec.cta);
+        let (lane, cta) = (launch.place.lane(), launch.spec.cta);
         let worker = launch.worker_mut().ok_or(Bug::WrongForm(id))?;
         let missing = |sm: SmId| {
-            let held = handover.ledger().held(stream, id, sm);
+            let held = handover.ledger().held(lane.stream, id, sm);
             held.saturating_sub(worker.claims.seen.live_at(sm))
         };
         let rounds = own.iter().map(missing).max().unwrap_or(0);
@@ -472,7 +472,8 @@ impl Launches {
         tasks_left: u64,
     ) -> Result<(), Bug> {
         let launch = self.known(id)?;
-        let stream = launch.place.stream;
+        let lane = launch.place.lane();
+        let stream = lane.stream;
         let held = handover.ledger().entered(stream, id);
         let live = launch.claims().map_or(0, |claims| claims.seen.live_total());
         let starved = held == 0 && live == 0 && !own.is_empty();
@@ -482,10 +483,10 @@ impl Launches {
         let (cta, application) = (launch.spec.cta, launch.place.application);
         let rooms = if starved {
             let ledger = handover.ledger();
-            let room = |sm| (sm, ledger.room_beside(sm, stream, cta, &self.front));
+            let room = |sm| (sm, ledger.room_beside(sm, lane, cta, &self.front));
             own.iter().map(room).filter(|(_, room)| *room > 0).collect()
         } else {
-            handover.ledger().rooms(own, stream, cta)
+            handover.ledger().rooms(own, lane, cta)
         };
         if starved && rooms.is_empty() {
             self.starved.insert(id, application);

@@ -348,6 +348,7 @@ impl Machines {
         let start = match &pending.form {
             Form::Worker(_) | Form::Ticket => self.start_claiming(turn, (place, window), pending),
             Form::MachineCode => {
+                self.see_if_cramped(turn, application, None);
                 let handover = &self.handover;
                 self.launches.start_on_groups(turn, handover, (place, window), pending)
             }
@@ -401,10 +402,14 @@ impl Machines {
         mut pending: Box<Pending>,
     ) -> Start {
         let cta_time = self.observer.cta_time(&pending.spec);
-        let of = (place.application, place.stream);
-        let is_kept = self.launches.kept_to(turn, &self.handover, of.0, of.1).is_some();
+        let of = place.lane();
+        let kept_to = self.launches.kept_to(turn, &self.handover, of.application, of.stream);
+        let is_kept = kept_to.is_some();
         let laid_out = self.launches.lay_out(&self.handover, of, is_kept, (&pending, cta_time));
-        let Some(layout) = laid_out else { return Start::Wait(pending) };
+        let Some(layout) = laid_out else {
+            self.see_if_cramped(turn, place.application, Some(pending.spec.cta));
+            return Start::Wait(pending);
+        };
         let count_block = self.observer.begin_counting(turn, &mut pending);
         let (handover, place) = (&mut self.handover, (place, window));
         self.launches.start_claiming(turn, handover, place, pending, (layout, count_block))

@@ -20,6 +20,13 @@ impl Machines {
             self.hand_over(turn);
         }
         let now = turn.now();
+        for &id in &front {
+            let launch = self.launches.get(id).filter(|launch| launch.is_claiming());
+            if let Some((application, cta)) = launch.map(|l| (l.place().application, l.spec().cta))
+            {
+                self.see_if_cramped(turn, application, Some(cta));
+            }
+        }
         for &launch in &front {
             let watched = self.watch(turn, launch);
             turn.sound(watched);

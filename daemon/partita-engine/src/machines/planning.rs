@@ -3,7 +3,8 @@
 use super::Machines;
 use crate::LogLevel;
 use crate::effects::Effect;
-use crate::handover::Granted;
+use crate::handover::ledger::Usage;
+use crate::handover::{Granted, Targets};
 use crate::observer::Account;
 use crate::sessions::Application;
 use crate::turn::Turn;
@@ -69,9 +70,10 @@ impl Machines {
         let sms = self.handover.unpinned_sms();
         let moved = self.observer.show(turn, &Observation { now, sms, settled, applications });
         let orders = self.observer.policy().orders();
-        let mut targets: BTreeMap<ApplicationId, SmSet> = orders.plan.iter().collect();
+        let parts = orders.plan.parts().clone();
+        let mut targets = Targets { sms: orders.plan.iter().collect(), parts };
         self.launches.round_targets(turn.device, &mut targets);
-        targets.extend(self.handover.pinned().iter().map(|(&id, &sms)| (id, sms)));
+        targets.sms.extend(self.handover.pinned().iter().map(|(&id, &sms)| (id, sms)));
         self.stall(turn);
         self.gate(turn);
         if moved || self.handover.differs(&targets) {
@@ -105,6 +107,27 @@ impl Machines {
             counting: self.launches.is_counted(id),
             stuck: self.launches.stuck_for(id).is_some(),
             character: self.observer.character(id),
+            cramped: account.is_cramped(),
+        }
+    }
+
+    /// Looks whether a launch of an application that shares its SMs can ever have room in its part:
+    /// a CTA of this size does not fit, or the launch cannot be kept to a part (`None`). The policy
+    /// then lets the application share none.
+    pub(super) fn see_if_cramped(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: ApplicationId,
+        cta: Option<Usage>,
+    ) {
+        let Some(part) = self.handover.part(id) else { return };
+        let fits = |cta| self.handover.ledger().occupancy_of_part(part, cta) > 0;
+        let account = self.observer.account_mut(id).filter(|account| !account.is_cramped());
+        if let Some(account) = account
+            && !cta.is_some_and(fits)
+        {
+            account.set_cramped();
+            turn.push(Effect::Replan);
         }
     }
 
@@ -129,7 +152,7 @@ impl Machines {
     // Borders.
 
     /// Sets the owners of SMs, and grants those that are free.
-    fn aim(&mut self, turn: &mut Turn<'_>, targets: &BTreeMap<ApplicationId, SmSet>) {
+    fn aim(&mut self, turn: &mut Turn<'_>, targets: &Targets) {
         let losses = self.handover.aim(targets);
         for loss in &losses {
             let lost = loss.from.difference(&loss.to);
@@ -145,8 +168,7 @@ impl Machines {
 
     /// Tells an application's launches, and the trace, where its workers may be.
     fn announce(&mut self, turn: &mut Turn<'_>, change: &Granted) {
-        let stalled = self.handover.stalled();
-        self.launches.signal_granted(turn, change, &stalled);
+        self.launches.signal_granted(turn, &self.handover, change);
         let Granted { application, from, to } = *change;
         self.trace.push(TraceEntry::Resize { time: turn.now(), application, from, to });
     }

@@ -40,6 +40,8 @@ pub(crate) struct Account {
     /// When they were halved last.
     halved: Nanos,
     kernels: Vec<KernelReport>,
+    /// A CTA of it did not fit into its part of an SM.
+    cramped: bool,
     /// Where among them a kernel is, by name and form.
     kernel_index: BTreeMap<(Arc<str>, FormKind), usize>,
 }
@@ -60,6 +62,15 @@ impl Account {
     /// The application takes part in sharing from now on, or no longer.
     pub(super) fn set_active(&mut self, active: bool) {
         self.active = active;
+    }
+
+    /// Whether a CTA of it did not fit into its part of an SM.
+    pub(crate) fn is_cramped(&self) -> bool {
+        self.cramped
+    }
+
+    pub(crate) fn set_cramped(&mut self) {
+        self.cramped = true;
     }
 
     pub(crate) fn idle_since(&self) -> Nanos {

@@ -13,6 +13,7 @@ mod profiling;
 mod random;
 mod requests;
 mod resize;
+mod sharing;
 mod slices;
 mod streams;
 mod tickets;

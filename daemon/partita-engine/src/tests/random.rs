@@ -1,8 +1,9 @@
 //! Seeded random runs: faulty clients, resizes and stalls, with the invariants of the crate's page.
 
 use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, SLICED, TICKET, World};
-use crate::{CloseReason, EventHandle, Request, StreamHandle, StreamKind};
-use partita_model::{ApplicationId, DeviceAddress, SessionId, SmId, SmSet};
+use crate::{CloseReason, EngineConfig, EventHandle, Request, Rests, StreamHandle, StreamKind};
+use partita_model::{ApplicationId, Bytes, DeviceAddress, Nanos, SessionId, SmId, SmPart, SmSet};
+use partita_policy::{Sample, Selected, Selector};
 use std::collections::BTreeMap;
 
 /// SplitMix64 (Steele et al., OOPSLA '14): enough for choosing test steps.
@@ -91,10 +92,50 @@ fn resize(world: &mut World, random: &mut Random, clients: &[Client], sm_count: 
     let _ = world.engine.set_plan(&mut world.device, plan);
 }
 
-fn run(seed: u64) {
+/// Now all run on SMs of their own, now two share all SMs, and the others wait.
+struct Fickle(Random, Nanos);
+
+impl Selector for Fickle {
+    fn name(&self) -> &'static str {
+        "fickle"
+    }
+
+    fn step(&mut self, sample: &Sample) -> Selected {
+        self.1 = sample.now + Nanos(20_000 + self.0.below(80_000));
+        let mut ids: Vec<ApplicationId> =
+            sample.applications.iter().map(|a| a.application).collect();
+        let cramped = sample.applications.iter().any(|a| a.cramped);
+        if ids.len() < 2 || cramped || self.0.below(3) == 0 {
+            return Selected { together: ids.into_iter().collect(), ..Selected::default() };
+        }
+        while ids.len() > 2 {
+            let gone = usize::try_from(self.0.below(ids.len() as u64)).unwrap();
+            ids.remove(gone);
+        }
+        let eighths = u16::try_from(1 + self.0.below(7)).unwrap();
+        let parts = [eighths, 8 - eighths].map(|ctas| SmPart::new(ctas, 8).unwrap());
+        let parts = ids.iter().copied().zip(parts).collect();
+        Selected { together: ids.into_iter().collect(), parts, ..Selected::default() }
+    }
+
+    fn again_at(&self) -> Option<Nanos> {
+        Some(self.1)
+    }
+}
+
+/// `is_shared`: some share SMs now and then.
+fn run(seed: u64, is_shared: bool) {
     let mut random = Random(seed);
     let sm_count = u16::try_from(4 + random.below(12)).unwrap();
-    let mut world = World::new(sm_count);
+    // Where some wait for their turn, time goes on while the device has nothing to do.
+    let rests = if is_shared { Rests::ByDevice } else { EngineConfig::default().rests };
+    let window = Some(Bytes(1 << 26));
+    let config = EngineConfig { window, rests, ..EngineConfig::default() };
+    let mut world = World::with_config(sm_count, config);
+    if is_shared {
+        world.device.is_shared = true;
+        world.select_by(Fickle(Random(seed), Nanos(0)));
+    }
     let mut clients: Vec<Client> = Vec::new();
     for _ in 0..250 {
         match random.below(40) {
@@ -141,6 +182,13 @@ fn run(seed: u64) {
 #[test]
 fn forty_seeds() {
     for seed in 0..40 {
-        run(seed);
+        run(seed, false);
+    }
+}
+
+#[test]
+fn forty_seeds_with_shared_sms() {
+    for seed in 0..40 {
+        run(seed, true);
     }
 }

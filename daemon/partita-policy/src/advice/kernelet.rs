@@ -23,7 +23,7 @@
 use crate::advice::{Adviser, Candidate, Expected, Group};
 use crate::models::Character;
 use crate::models::markov::{Alone, Model, ModelError, Ratio, Shared};
-use partita_model::{ApplicationId, Calibration};
+use partita_model::{ApplicationId, Calibration, Note, SmPart};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 
@@ -180,10 +180,8 @@ impl Adviser for Kernelet {
                 }
             }
             let left = batch.iter().zip(free).filter(|(_, free)| *free);
-            let undisturbed =
-                || Expected { throughput: 1.0, speeds: vec![1.0], quotas: Vec::new() };
             alone.extend(
-                left.map(|(known, _)| Group::alone(known.application, Some(undisturbed()))),
+                left.map(|(known, _)| Group::alone(known.application, Some(Expected::alone()))),
             );
         }
         self.predictions.replace(now);
@@ -191,6 +189,17 @@ impl Adviser for Kernelet {
         together.sort_by(|one, other| other.0.total_cmp(&one.0));
         alone.sort_by_key(|group| group.members[0]);
         together.into_iter().map(|(_, group)| group).chain(alone).collect()
+    }
+
+    fn notes(&self, candidates: &[Candidate]) -> Vec<Note> {
+        let shared = |group: &Group| match (&*group.members, &group.expected) {
+            (&[first, second], Some(Expected { throughput, parts, .. })) => {
+                let parts = (*parts.first()?, *parts.get(1)?);
+                Some(Note::Shared { first, second, parts, throughput: *throughput })
+            }
+            _ => None,
+        };
+        self.advise(candidates).iter().filter_map(shared).collect()
     }
 }
 
@@ -231,10 +240,17 @@ struct Pair {
 
 impl Pair {
     fn group(&self, batch: &[Known]) -> Group {
+        let part = |(&ctas, &member): (&u32, &usize)| {
+            let small = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+            SmPart::new(small(ctas), small(batch[member].alone.workload.ctas_fit))
+        };
+        let parts: Option<Vec<SmPart>> =
+            self.shared.ctas.iter().zip(&self.members).map(part).collect();
         let expected = Expected {
             throughput: self.shared.throughput(),
             speeds: self.shared.speeds().to_vec(),
             quotas: self.shared.ctas.to_vec(),
+            parts: parts.unwrap_or_default(),
         };
         let members = self.members.map(|member| batch[member].application).to_vec();
         Group { members, expected: Some(expected) }

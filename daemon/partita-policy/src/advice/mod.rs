@@ -19,7 +19,7 @@ pub use plans::{PairTable, PairTableError};
 pub use slate::SlateTable;
 
 use crate::Character;
-use partita_model::{ApplicationId, Note};
+use partita_model::{ApplicationId, Note, SmPart};
 
 /// An application that waits or runs.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -39,6 +39,13 @@ pub struct Group {
     pub expected: Option<Expected>,
 }
 
+impl Group {
+    /// An application by itself, of which nothing is expected.
+    pub(crate) fn single(application: ApplicationId) -> Self {
+        Group { members: vec![application], expected: None }
+    }
+}
+
 /// What is expected of a group.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Expected {
@@ -49,6 +56,15 @@ pub struct Expected {
     /// CTAs of each member on an SM, in the order of the members, where they share SMs; empty where
     /// each has SMs of its own.
     pub quotas: Vec<u32>,
+    /// The part of each SM that these are, in the order of the members; empty where `quotas` is.
+    pub parts: Vec<SmPart>,
+}
+
+impl Expected {
+    /// Of an application that has the GPU to itself.
+    pub(crate) fn alone() -> Self {
+        Expected { throughput: 1.0, speeds: vec![1.0], quotas: Vec::new(), parts: Vec::new() }
+    }
 }
 
 /// Answers who should run with whom.

@@ -278,8 +278,7 @@ impl PairTable {
 }
 
 fn alone(application: ApplicationId) -> Group {
-    let expected = Expected { throughput: 1.0, speeds: vec![1.0], quotas: Vec::new() };
-    Group { members: vec![application], expected: Some(expected) }
+    Group { members: vec![application], expected: Some(Expected::alone()) }
 }
 
 fn together(members: &[ApplicationId; 2], measured: &Measured) -> Group {
@@ -287,6 +286,7 @@ fn together(members: &[ApplicationId; 2], measured: &Measured) -> Group {
         throughput: measured.speeds.iter().sum(),
         speeds: measured.speeds.to_vec(),
         quotas: measured.quotas.clone(),
+        parts: Vec::new(),
     };
     Group { members: members.to_vec(), expected: Some(expected) }
 }
@@ -336,8 +336,8 @@ mod tests {
         assert!((seconds(&table, &table.apart()) - 3.0).abs() < 1e-9);
         // Two seconds together take 1.6 of the second's work.
         let plan = |quota: u32| {
-            let expected =
-                Expected { throughput: 1.0, speeds: vec![1.0; 2], quotas: vec![quota, 8 - quota] };
+            let quotas = vec![quota, 8 - quota];
+            let expected = Expected { speeds: vec![1.0; 2], quotas, ..Expected::alone() };
             [Group { members: vec![id(0), id(1)], expected: Some(expected) }]
         };
         assert!((seconds(&table, &plan(1)) - 2.4).abs() < 1e-9);

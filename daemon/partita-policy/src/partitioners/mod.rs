@@ -78,6 +78,8 @@ pub struct ApplicationSample {
     pub rested: Nanos,
     /// What it asks of a GPU that it has to itself, where that was counted.
     pub character: Option<Character>,
+    /// A launch of it waits, because one of its CTAs does not fit into its part of an SM.
+    pub cramped: bool,
 }
 
 impl Sample {
@@ -114,6 +116,7 @@ impl ApplicationSample {
             profiled: false,
             rested: Nanos(0),
             character: None,
+            cramped: false,
         }
     }
 }
@@ -133,6 +136,14 @@ pub struct Decision {
     pub notes: Vec<Note>,
     /// What to measure before it is asked again; `None`: nothing, until the applications change.
     pub next: Option<IntervalRequest>,
+}
+
+impl Decision {
+    /// Applications share each of their SMs; no partitioner was asked.
+    pub(crate) fn shared(plan: Plan) -> Self {
+        let (stalled, gated) = (SmSet::EMPTY, SmSet::EMPTY);
+        Decision { plan, stalled, gated, stage: "shared", notes: Vec::new(), next: None }
+    }
 }
 
 /// An interval that a partitioner wants to be measured.

@@ -1,18 +1,24 @@
-//! Plans: which application has which SMs.
+//! Plans: which application has which SMs, or which part of them.
 
 mod allot;
 mod groups;
 
-use partita_model::{ApplicationId, SmSet};
+use partita_model::{ApplicationId, SmPart, SmSet};
 use std::collections::BTreeMap;
 
 pub(crate) use allot::{allot, at_least_one, even_counts};
 pub use groups::whole_groups;
 
-/// A partition for every application that has one. Sets are disjoint and none is empty.
+/// Applications that share an SM, at most.
+const MOST_ON_AN_SM: usize = 2;
+
+/// A partition for every application that has one. None is empty, and sets are disjoint but for
+/// those of applications that share each of their SMs.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Plan {
     partitions: BTreeMap<ApplicationId, SmSet>,
+    /// Of those that share SMs: the part of each.
+    parts: BTreeMap<ApplicationId, SmPart>,
 }
 
 /// Why a plan cannot hold.
@@ -92,12 +98,36 @@ impl Plan {
                 }
             }
         }
-        Ok(Plan { partitions })
+        Ok(Plan { partitions, ..Plan::default() })
+    }
+
+    /// A plan by which two applications share all of these SMs. `None` where there are no SMs, not
+    /// two applications, or where the parts are more than an SM.
+    pub(crate) fn shared(sms: SmSet, parts: &BTreeMap<ApplicationId, SmPart>) -> Option<Self> {
+        let mut both = parts.values();
+        let fit = both.next()?.fits_beside(*both.next()?);
+        let is_plan = fit && parts.len() == MOST_ON_AN_SM && !sms.is_empty();
+        is_plan.then(|| Plan {
+            partitions: parts.keys().map(|&id| (id, sms)).collect(),
+            parts: parts.clone(),
+        })
     }
 
     /// A plan of partitions that are known to be disjoint, non-empty and inside the GPU.
     pub(crate) fn of_disjoint(partitions: BTreeMap<ApplicationId, SmSet>) -> Self {
-        Plan { partitions }
+        Plan { partitions, ..Plan::default() }
+    }
+
+    /// The part of each of its SMs that an application has; `None` where it shares none.
+    #[must_use]
+    pub fn part(&self, application: ApplicationId) -> Option<SmPart> {
+        self.parts.get(&application).copied()
+    }
+
+    /// The parts of those that share SMs.
+    #[must_use]
+    pub fn parts(&self) -> &BTreeMap<ApplicationId, SmPart> {
+        &self.parts
     }
 
     /// The SMs of an application; empty where it has none.
@@ -130,6 +160,26 @@ mod tests {
             .map(|plan| plan.taken().to_string())
             .map_err(|e| e.to_string());
         assert_eq!(text, expected.map(str::to_owned).map_err(str::to_owned));
+    }
+
+    #[test]
+    fn two_share_sms_where_their_parts_fit() {
+        let parts = |of: &[(u32, u16, u16)]| -> BTreeMap<ApplicationId, SmPart> {
+            let part = |&(id, ctas, of): &(u32, u16, u16)| {
+                (ApplicationId(id), SmPart::new(ctas, of).unwrap())
+            };
+            of.iter().map(part).collect()
+        };
+        let sms = SmSet::range(0, 4);
+        let plan = Plan::shared(sms, &parts(&[(1, 3, 8), (2, 10, 16)])).unwrap();
+        assert_eq!([1, 2].map(|id| plan.sms(ApplicationId(id))), [sms, sms]);
+        assert_eq!(plan.part(ApplicationId(1)), SmPart::new(3, 8));
+        assert_eq!((plan.part(ApplicationId(3)), plan.taken()), (None, sms));
+        assert_eq!(Plan::shared(sms, &parts(&[(1, 4, 8), (2, 9, 16)])), None, "too much");
+        assert_eq!(Plan::shared(sms, &parts(&[(1, 1, 8)])), None, "nobody shares with it");
+        let three = parts(&[(1, 1, 8), (2, 1, 8), (3, 1, 8)]);
+        assert_eq!(Plan::shared(sms, &three), None);
+        assert_eq!(Plan::shared(SmSet::EMPTY, &parts(&[(1, 1, 8), (2, 1, 8)])), None);
     }
 
     #[test]

@@ -29,7 +29,7 @@ impl Selector for Everyone {
         let together = self.choose(sample, &ids);
         let waiting = ids.difference(&together);
         let notes = waiting.map(|&application| Note::NoRoom { application }).collect();
-        Selected { together, notes }
+        Selected { together, notes, ..Selected::default() }
     }
 
     fn again_at(&self) -> Option<Nanos> {

@@ -7,8 +7,8 @@ pub use everyone::Everyone;
 pub use turns::Turns;
 
 use crate::{IntervalRequest, Sample};
-use partita_model::{ApplicationId, Nanos, Note};
-use std::collections::BTreeSet;
+use partita_model::{ApplicationId, Nanos, Note, SmPart};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Answers which of the applications with work run at present; the others wait without an SM.
 ///
@@ -36,6 +36,8 @@ pub trait Selector {
 pub struct Selected {
     /// Those that run.
     pub together: BTreeSet<ApplicationId>,
+    /// The parts of all SMs that they share; empty where a partitioner gives each SMs of its own.
+    pub parts: BTreeMap<ApplicationId, SmPart>,
     /// The reasons, of those that wait, too.
     pub notes: Vec<Note>,
 }

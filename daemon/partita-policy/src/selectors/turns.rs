@@ -10,11 +10,14 @@
 //!   group that works on no CTA for [`PATIENCE`] yields its turn: its program pauses, or its launch
 //!   waits for one of another application. It comes again when another group has worked.
 //! - **Disputed groups** are measured while they run, and the adviser learns what they did.
+//! - **Shared SMs.** Members of a group share each SM where the adviser names their parts. An
+//!   application with a kernel of which no CTA fits into its part shares none from then on: it is a
+//!   group of its own where the adviser would let it share.
 
 use super::{Selected, Selector};
 use crate::models::float;
 use crate::{Adviser, Awaits, Candidate, Group, IntervalRequest, Sample};
-use partita_model::{ApplicationId, Cause, Cycles, Nanos, Note};
+use partita_model::{ApplicationId, Cause, Cycles, Nanos, Note, SmPart};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A group's turn, for each of its members.
@@ -44,12 +47,18 @@ struct Member {
     served: Nanos,
     /// It has run alone to be known.
     met: bool,
+    /// A CTA of it did not fit into its part of an SM.
+    cramped: bool,
 }
+
+/// The parts of SMs that applications share; empty where they share none.
+type Parts = BTreeMap<ApplicationId, SmPart>;
 
 /// Who has the GPU now.
 #[derive(Clone, PartialEq, Eq, Debug)]
 struct Running {
     members: Vec<ApplicationId>,
+    parts: Parts,
     /// It is alone to be known.
     is_meeting: bool,
     since: Nanos,
@@ -90,7 +99,7 @@ impl<A: Adviser> Turns<A> {
 
     /// Remembers who is there. Who comes, or comes back, has been served as much as the least
     /// served of the others: nobody has a claim to the time for which it was away.
-    fn remember(&mut self, candidates: &[Candidate]) {
+    fn remember(&mut self, sample: &Sample, candidates: &[Candidate]) {
         let stayed = candidates.iter().filter(|c| self.present.contains(&c.application));
         let stayed = stayed.filter_map(|c| self.members.get(&c.application));
         let served = stayed.map(|member| member.served).min().unwrap_or_default();
@@ -100,6 +109,9 @@ impl<A: Adviser> Turns<A> {
                 member.served = member.served.max(served);
             }
             member.met |= is_known(candidate);
+        }
+        for application in sample.applications.iter().filter(|a| a.cramped) {
+            self.members.entry(application.application).or_default().cramped = true;
         }
         self.present = candidates.iter().map(|candidate| candidate.application).collect();
         while self.members.len() > MOST {
@@ -120,11 +132,26 @@ impl<A: Adviser> Turns<A> {
         }
     }
 
-    fn begin_turn(&mut self, now: Nanos, members: Vec<ApplicationId>, is_meeting: bool) {
+    fn begin_turn(&mut self, now: Nanos, group: Group, is_meeting: bool) {
+        let parts = parts(&group);
+        let members = group.members;
         let count = u64::try_from(members.len()).unwrap_or(1);
         let length = if is_meeting { MEETING } else { Nanos(TURN.0.saturating_mul(count)) };
-        self.running =
-            Some(Running { members, is_meeting, since: now, until: after(now, length), look: now });
+        let until = after(now, length);
+        self.running = Some(Running { members, parts, is_meeting, since: now, until, look: now });
+    }
+
+    fn is_cramped(&self, id: ApplicationId) -> bool {
+        self.members.get(&id).is_some_and(|member| member.cramped)
+    }
+
+    /// The adviser's groups, without those that cannot share SMs as they should.
+    fn groups(&self, candidates: &[Candidate]) -> Vec<Group> {
+        let apart = |group: Group| match parts(&group).keys().any(|id| self.is_cramped(*id)) {
+            true => group.members.into_iter().map(Group::single).collect(),
+            false => vec![group],
+        };
+        self.adviser.advise(candidates).into_iter().flat_map(apart).collect()
     }
 
     /// The group whose turn comes next: the one with the least served member.
@@ -165,11 +192,15 @@ impl<A: Adviser> Turns<A> {
     }
 
     /// Chooses who runs.
-    fn choose(&mut self, sample: &Sample, candidates: &[Candidate]) -> Option<Vec<ApplicationId>> {
+    fn choose(
+        &mut self,
+        sample: &Sample,
+        candidates: &[Candidate],
+    ) -> Option<(Vec<ApplicationId>, Parts)> {
         let now = sample.now;
         if let [only] = candidates {
             self.end_turn(now);
-            return Some(vec![only.application]);
+            return Some((vec![only.application], Parts::new()));
         }
         let at_rest = self.is_at_rest(sample);
         let is_there = |id: &ApplicationId| candidates.iter().any(|c| c.application == *id);
@@ -177,7 +208,7 @@ impl<A: Adviser> Turns<A> {
         if let Some(Running { members, is_meeting: true, until, .. }) = &self.running {
             let goes_on = now < *until && members.iter().all(|id| is_there(id) && !met(id));
             if goes_on && !at_rest {
-                return self.running.as_ref().map(|running| running.members.clone());
+                return Some((members.clone(), Parts::new()));
             }
             self.end_turn(now);
         }
@@ -189,13 +220,16 @@ impl<A: Adviser> Turns<A> {
         let stranger = { strangers }.find(|id| can_be_known(*id));
         if let Some(stranger) = stranger {
             self.end_turn(now);
-            self.begin_turn(now, vec![stranger], true);
-            return Some(vec![stranger]);
+            self.begin_turn(now, Group::single(stranger), true);
+            return Some((vec![stranger], Parts::new()));
         }
-        let groups = self.adviser.advise(candidates);
+        let groups = self.groups(candidates);
         if groups.len() <= 1 {
             self.end_turn(now);
-            return groups.into_iter().next().map(|group| group.members);
+            return groups.into_iter().next().map(|group| {
+                let parts = parts(&group);
+                (group.members, parts)
+            });
         }
         let goes_on = self.running.as_ref().is_some_and(|running| {
             now < running.until
@@ -204,10 +238,10 @@ impl<A: Adviser> Turns<A> {
         });
         if !goes_on {
             self.end_turn(now);
-            let next = self.next(&groups)?.members.clone();
+            let next = self.next(&groups)?.clone();
             self.begin_turn(now, next, false);
         }
-        self.running.as_ref().map(|running| running.members.clone())
+        self.running.as_ref().map(|running| (running.members.clone(), running.parts.clone()))
     }
 }
 
@@ -222,7 +256,7 @@ impl<A: Adviser> Selector for Turns<A> {
             .iter()
             .map(|a| Candidate { application: a.application, character: a.character })
             .collect();
-        self.remember(&candidates);
+        self.remember(sample, &candidates);
         if sample.cause == Cause::Interval && self.measures {
             let ran = sample.applications.iter().filter(|a| !a.partition.is_empty());
             let ran: Vec<ApplicationId> = ran.map(|a| a.application).collect();
@@ -230,7 +264,7 @@ impl<A: Adviser> Selector for Turns<A> {
                 self.adviser.learn(&those(&candidates, &ran), throughput);
             }
         }
-        let together = self.choose(sample, &candidates).unwrap_or_default();
+        let (together, parts) = self.choose(sample, &candidates).unwrap_or_default();
         if let Some(running) = &mut self.running {
             running.look = after(sample.now, LOOK);
         }
@@ -244,7 +278,10 @@ impl<A: Adviser> Selector for Turns<A> {
         let waiting = candidates.iter().map(|candidate| candidate.application);
         let waiting = waiting.filter(|id| !together.contains(id));
         notes.extend(waiting.map(|application| Note::Waits { application }));
-        Selected { together: together.into_iter().collect::<BTreeSet<_>>(), notes }
+        let cramped = candidates.iter().map(|candidate| candidate.application);
+        let cramped = cramped.filter(|id| self.is_cramped(*id));
+        notes.extend(cramped.map(|application| Note::Cramped { application }));
+        Selected { together: together.into_iter().collect(), parts, notes }
     }
 
     fn again_at(&self) -> Option<Nanos> {
@@ -255,6 +292,12 @@ impl<A: Adviser> Selector for Turns<A> {
     fn interval(&self) -> Option<IntervalRequest> {
         self.measures.then_some(MEASURE)
     }
+}
+
+/// The parts of SMs that the members of a group share.
+fn parts(group: &Group) -> Parts {
+    let parts = group.expected.as_ref().map_or(&[][..], |expected| &expected.parts);
+    group.members.iter().copied().zip(parts.iter().copied()).collect()
 }
 
 /// The moment so much later; time may be absurd.
@@ -274,7 +317,7 @@ fn is_known(candidate: &Candidate) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{ApplicationSample, Character};
+    use crate::{ApplicationSample, Character, Expected};
     use partita_model::{Progress, SmSet};
 
     /// Says that 1 and 2 go together, and 3 and 4 to see what they do.
@@ -339,7 +382,7 @@ mod tests {
         Turns::new(Couples::default(), 1_000_000)
     }
 
-    fn end(turns: &Turns<Couples>) -> u64 {
+    fn end<A>(turns: &Turns<A>) -> u64 {
         turns.running.as_ref().unwrap().until.0
     }
 
@@ -492,5 +535,52 @@ mod tests {
         let [(members, throughput)] = &turns.adviser.learnt[..] else { panic!("one") };
         assert_eq!(members, &[3, 4]);
         assert!((throughput - 1.2).abs() < 1e-9, "{throughput}");
+    }
+
+    /// Says that 1 and 2 share SMs, and that 3 runs alone.
+    struct Sharers;
+
+    impl Adviser for Sharers {
+        fn name(&self) -> &'static str {
+            "sharers"
+        }
+
+        fn advise(&self, candidates: &[Candidate]) -> Vec<Group> {
+            let ids: Vec<ApplicationId> = candidates.iter().map(|c| c.application).collect();
+            let (pair, others): (Vec<_>, Vec<_>) = ids.into_iter().partition(|id| id.0 <= 2);
+            let parts = [SmPart::new(1, 4), SmPart::new(3, 4)].map(Option::unwrap).to_vec();
+            let expected = Some(Expected { parts, ..Expected::alone() });
+            let together = match pair.len() {
+                2 => vec![Group { members: pair, expected }],
+                _ => pair.into_iter().map(Group::single).collect(),
+            };
+            together.into_iter().chain(others.into_iter().map(Group::single)).collect()
+        }
+    }
+
+    #[test]
+    fn members_share_sms_until_a_cta_of_one_does_not_fit() {
+        let mut turns = Turns::new(Sharers, 1_000_000);
+        let parts = |selected: &Selected| -> Vec<String> {
+            selected.parts.iter().map(|(id, part)| format!("{} {part}", id.0)).collect()
+        };
+        let selected = turns.step(&known(0, &[1, 2]));
+        assert_eq!(parts(&selected), ["1 1/4", "2 3/4"], "a single group has no turns");
+        // With a third they take turns, and share in theirs.
+        let mut seen = BTreeSet::new();
+        let mut now = 1;
+        for _ in 0..4 {
+            let selected = turns.step(&known(now, &[1, 2, 3]));
+            seen.insert((ids(&selected), parts(&selected).len()));
+            now = end(&turns);
+        }
+        assert_eq!(seen, BTreeSet::from([(vec![1, 2], 2), (vec![3], 0)]));
+        let cramped = |id| ApplicationSample { cramped: id == 2, ..application(id, Some(10.0)) };
+        let selected = turns.step(&sample(now, vec![cramped(1), cramped(2)]));
+        assert_eq!((ids(&selected).len(), parts(&selected).len()), (1, 0));
+        assert!(selected.notes.contains(&Note::Cramped { application: ApplicationId(2) }));
+        // It stays so.
+        let selected = turns.step(&known(now + 1, &[1, 2]));
+        assert_eq!((ids(&selected).len(), parts(&selected).len()), (1, 0));
     }
 }

@@ -7,8 +7,8 @@ use partita_model::{
 };
 use partita_policy::{
     ApplicationObservation, CdSearch, CdSearchSettings, Character, Demand, Even, Everyone,
-    Observation, Orders, Partitioner, Policy, PolicySettings, Selector, SlateTable, StaticShares,
-    Turns, explain, notice,
+    Kernelet, KerneletSettings, Observation, Orders, Partitioner, Policy, PolicySettings, Selector,
+    SlateTable, StaticShares, Turns, explain, notice,
 };
 use proptest::prelude::*;
 
@@ -25,9 +25,14 @@ fn partitioner(name: &str, sms: u16) -> Box<dyn Partitioner + Send> {
 }
 
 fn policy(name: &str, sms: u16) -> Policy {
-    let slate = || Turns::new(SlateTable::new(gpu(sms)), 700_000);
-    let selector: Box<dyn Selector + Send> =
-        if name.contains("slate") { Box::new(slate()) } else { Box::new(Everyone::default()) };
+    let selector: Box<dyn Selector + Send> = if name.contains("slate") {
+        Box::new(Turns::new(SlateTable::new(gpu(sms)), 700_000))
+    } else if name.contains("kernelet") {
+        let kernelet = Kernelet::new(gpu(sms), KerneletSettings::default()).expect("it is a GPU");
+        Box::new(Turns::new(kernelet, 700_000))
+    } else {
+        Box::new(Everyone::default())
+    };
     Policy::new(PolicySettings::new(700_000), selector, partitioner(name, sms))
 }
 
@@ -222,7 +227,7 @@ proptest! {
     #[test]
     fn absurd_observations(
         name in prop::sample::select(
-            vec!["even", "static", "cd-search", "slate", "slate+cd-search"]
+            vec!["even", "static", "cd-search", "slate", "slate+cd-search", "kernelet"]
         ),
         seed in any::<u64>(),
     ) {
@@ -241,7 +246,7 @@ proptest! {
                 let members = seen.applications.len();
                 let room = members <= usize::from(sms.len());
                 // Pairs take turns.
-                let all_run = room && !name.contains("slate");
+                let all_run = room && !name.contains("slate") && name != "kernelet";
                 check_orders(policy.orders(), sms, if all_run { &with_work } else { &[] });
                 all.push(policy.orders().clone());
                 prop_assert!(policy.records().count() <= 256);
@@ -309,6 +314,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             launched: any(random),
             counting: random.below(8) == 0,
             stuck: random.below(8) == 0,
+            cramped: random.below(8) == 0,
             character: (random.below(3) > 0).then(|| character(random)),
             total: Progress {
                 ctas: any(random),

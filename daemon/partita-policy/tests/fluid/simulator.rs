@@ -288,6 +288,7 @@ impl Simulator {
             counting: false,
             stuck: running.spins,
             character: None,
+            cramped: false,
             total: Progress {
                 ctas: count(ctas),
                 traffic: running.program.counted.then(|| {
@@ -383,8 +384,15 @@ pub(crate) fn stp(gpu: &Calibration, mix: &[(Program, u16)]) -> f64 {
 /// What must hold of orders at all times.
 pub(crate) fn check_orders(orders: &Orders, sms: SmSet, with_work: &[u32]) {
     let mut seen = SmSet::EMPTY;
+    if let Some((first, part)) = orders.plan.parts().first_key_value() {
+        let others: Vec<_> = orders.plan.parts().iter().skip(1).collect();
+        let &[(second, other)] = &*others else { panic!("{others:?} share with {first}") };
+        assert!(part.fits_beside(*other), "{part} and {other}");
+        assert_eq!(orders.plan.sms(*first), orders.plan.sms(*second));
+    }
     for (application, set) in orders.plan.iter() {
-        assert!(set.is_disjoint(&seen), "{application} shares SMs");
+        let shares = orders.plan.part(application).is_some();
+        assert!(shares || set.is_disjoint(&seen), "{application} shares SMs");
         assert!(set.difference(&sms).is_empty(), "{application} has SMs outside");
         seen = seen.union(&set);
     }

@@ -128,6 +128,13 @@ struct Found {
 }
 
 impl Found {
+    /// Whether a path that has cost so much is no better than those found, wherever it goes.
+    fn is_beyond(&self, trips: Trips) -> bool {
+        let body = self.body.as_ref().map(|(trips, _)| *trips);
+        let no_better = |best: Option<Trips>| best.is_some() && least(best, Some(trips)) == best;
+        no_better(body) && no_better(self.exit)
+    }
+
     /// A path leaves the kernel. One that uses no global memory reports nothing: another thread of
     /// the CTA does.
     fn leave(&mut self, state: &State) {
@@ -220,7 +227,11 @@ impl<'a> Walk<'a> {
                     at += 1;
                     continue;
                 }
-                for goes in self.decide(inst, at, &mut state).into_iter().flatten() {
+                let ways = self.decide(inst, at, &mut state);
+                if found.is_beyond(state.trips()) {
+                    break;
+                }
+                for goes in ways.into_iter().flatten() {
                     let mut state = state.clone();
                     state.taken.insert((at, goes));
                     match (goes, leaves) {

@@ -134,8 +134,10 @@ pub(crate) struct FakeDevice {
     pub(crate) copied: Vec<(u64, u64)>,
     /// Whose a window is, by its first address.
     pub(crate) applications: BTreeMap<u64, ApplicationId>,
-    /// Per SM, the application whose workers are registered there, and how many.
-    registered: Vec<(ApplicationId, u32)>,
+    /// Per SM, the applications whose workers are registered there, and how many.
+    registered: Vec<BTreeMap<ApplicationId, u32>>,
+    /// Two applications may work on one SM.
+    pub(crate) is_shared: bool,
     /// CTAs executed per block address since it was last zeroed by the host.
     executed: BTreeMap<u64, BTreeSet<u64>>,
     pub(crate) grids_started: u64,
@@ -203,7 +205,8 @@ impl FakeDevice {
             finished: Vec::new(),
             copied: Vec::new(),
             applications: BTreeMap::new(),
-            registered: vec![(ApplicationId(0), 0); sm_count.into()],
+            registered: vec![BTreeMap::new(); sm_count.into()],
+            is_shared: false,
             executed: BTreeMap::new(),
             grids_started: 0,
             launched: Vec::new(),
@@ -252,7 +255,20 @@ impl FakeDevice {
 
     /// Workers of each SM that are registered.
     pub(crate) fn workers(&self, sm: u16) -> u32 {
-        self.registered[usize::from(sm)].1
+        self.registered[usize::from(sm)].values().sum()
+    }
+
+    /// Those of an application.
+    pub(crate) fn workers_of(&self, sm: u16, application: ApplicationId) -> u32 {
+        self.registered[usize::from(sm)].get(&application).copied().unwrap_or(0)
+    }
+
+    fn unregister(&mut self, sm: u16, grid: usize) {
+        let application = self.applications[&self.grids[grid].launch.access[0].start.0];
+        let here = &mut self.registered[usize::from(sm)];
+        let count = here.get_mut(&application).unwrap();
+        *count -= 1;
+        here.retain(|_, count| *count > 0);
     }
 
     /// CTAs of running grids that have found no room yet.

@@ -2,9 +2,9 @@
 
 use super::{FakeDevice, Grid, State};
 use partita_model::control::{
-    ABORT, COMPLETED, DEPARTED, FIRST, Gate, HELPED, IDLE, MAIN_CTAS, MAIN_GRID, NEXT, RETIRED,
-    SHIFT, SLOT_BYTES, SLOT_GATE, SLOT_LEFT, SLOT_REGISTERED, SLOT_RETURNED, SLOTS, STATIC, STRIDE,
-    TOTAL,
+    ABORT, COMPLETED, DEPARTED, FIRST, Gate, HELPED, IDLE, MAIN_CTAS, MAIN_GRID, NEXT, QUOTA,
+    RETIRED, SHIFT, SLOT_BYTES, SLOT_GATE, SLOT_LEFT, SLOT_REGISTERED, SLOT_RETURNED, SLOTS,
+    STATIC, STRIDE, TOTAL,
 };
 use partita_model::profile;
 
@@ -40,7 +40,7 @@ impl FakeDevice {
                 let (helped, next) = (next & HELPED != 0, next & !HELPED);
                 if next >= total {
                     let others = helper || helped || self.grids[i].ctas[j].stays;
-                    let looks = gate & 3 == 1 && others && self.has_surplus(block);
+                    let looks = gate & 1 == 1 && others && self.has_surplus(block);
                     return match looks.then(|| self.take_by_place(block)).flatten() {
                         Some(cta) => self.run(i, cta, 1),
                         None => self.unregister_and_leave((i, j), block, helped),
@@ -79,7 +79,8 @@ impl FakeDevice {
                 if done == total || self.get(block + ABORT, 4) != 0 {
                     return Some(State::Gone);
                 }
-                let open = self.get(slot + SLOT_GATE, 4) & 3 == 1;
+                let gate = self.get(slot + SLOT_GATE, 4) & 3;
+                let open = gate == 1 || gate == 3 && !self.is_full(block, slot);
                 if open && self.get(block + NEXT, 8) & !HELPED < total {
                     return self.start_worker(i, j, block, helper);
                 }
@@ -99,16 +100,16 @@ impl FakeDevice {
         }
         let gate = self.get(slot + SLOT_GATE, 4);
         // On a foreign SM a worker is there for a moment only, between two looks of the engine.
-        let is_foreign = gate & 3 == 0;
+        let is_foreign = gate & 3 == 0 || gate & 3 == 3 && self.is_full(block, slot);
         let place = match is_foreign {
             true => u64::MAX,
             false => self.add(slot + SLOT_REGISTERED, 4, 1),
         };
         let by_place = u64::from(Gate::by_place_in(u32::try_from(gate).unwrap()));
-        if gate & 3 != 0 {
+        if !is_foreign {
             self.register(sm, window);
         }
-        if gate & 3 == 1 && place < by_place && !self.grids[i].traits.faults {
+        if gate & 1 == 1 && place < by_place && !self.grids[i].traits.faults {
             let first = self.task_by_place(block, gate, place);
             return self.run(i, first, 1);
         }
@@ -129,6 +130,12 @@ impl FakeDevice {
             return self.leave((i, j), block, true);
         }
         Some(State::Border)
+    }
+
+    /// Whether as many of the launch's CTAs are on an SM as its part of it may have.
+    fn is_full(&mut self, block: u64, slot: u64) -> bool {
+        let (came, left) = (self.get(slot + SLOT_REGISTERED, 4), self.get(slot + SLOT_LEFT, 4));
+        came - left >= self.get(block + QUOTA, 4)
     }
 
     /// The CTA of the `place`-th worker of an SM with this gate.
@@ -186,7 +193,8 @@ impl FakeDevice {
         let slot = block + SLOTS + u64::from(sm) * SLOT_BYTES;
         match state {
             State::Starting => {
-                let open = self.get(slot + SLOT_GATE, 4) & 3 == 1;
+                let gate = self.get(slot + SLOT_GATE, 4) & 3;
+                let open = gate == 1 || gate == 3 && !self.is_full(block, slot);
                 if !open || self.get(block + NEXT, 8) >= self.get(block + TOTAL, 8) {
                     return Some(State::Gone);
                 }
@@ -195,7 +203,7 @@ impl FakeDevice {
                 self.register(sm, window);
                 let first = self.add(block + NEXT, 8, 1);
                 if first >= self.get(block + TOTAL, 8) {
-                    return self.ticket_leaves(sm, slot);
+                    return self.ticket_leaves(i, sm, slot);
                 }
                 if self.grids[i].traits.faults {
                     self.fault(i);
@@ -214,7 +222,7 @@ impl FakeDevice {
                 );
                 self.add(block + COMPLETED, 8, 1);
                 self.count(i, 1);
-                self.ticket_leaves(sm, slot)
+                self.ticket_leaves(i, sm, slot)
             }
             State::Border | State::Parked | State::Gone => None,
         }
@@ -274,13 +282,13 @@ impl FakeDevice {
     ) -> Option<State> {
         let sm = self.grids[cta.0].ctas[cta.1].sm;
         self.add(block + SLOTS + u64::from(sm) * SLOT_BYTES + SLOT_LEFT, 4, 1);
-        self.registered[usize::from(sm)].1 -= 1;
+        self.unregister(sm, cta.0);
         self.leave(cta, block, others_may_work)
     }
 
-    fn ticket_leaves(&mut self, sm: u16, slot: u64) -> Option<State> {
+    fn ticket_leaves(&mut self, i: usize, sm: u16, slot: u64) -> Option<State> {
         self.add(slot + SLOT_LEFT, 4, 1);
-        self.registered[usize::from(sm)].1 -= 1;
+        self.unregister(sm, i);
         Some(State::Gone)
     }
 
@@ -307,12 +315,8 @@ impl FakeDevice {
 
     fn register(&mut self, sm: u16, window: u64) {
         let application = self.applications[&window];
-        let (owner, count) = &mut self.registered[usize::from(sm)];
-        assert!(
-            *count == 0 || *owner == application,
-            "SM {sm}: workers of two applications at once"
-        );
-        *owner = application;
-        *count += 1;
+        let here = &mut self.registered[usize::from(sm)];
+        *here.entry(application).or_default() += 1;
+        assert!(self.is_shared || here.len() == 1, "SM {sm}: workers of two applications at once");
     }
 }

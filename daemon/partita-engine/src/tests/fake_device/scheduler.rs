@@ -59,11 +59,9 @@ impl FakeDevice {
     /// Nobody else's workers are where a grid was kept to.
     fn assert_own(&self, i: usize, sm: u16) {
         let window = self.grids[i].launch.access[0].start.0;
-        let (owner, count) = self.registered[usize::from(sm)];
-        assert!(
-            count == 0 || owner == self.applications[&window],
-            "machine code among workers on SM {sm}"
-        );
+        let own = self.applications[&window];
+        let others = self.registered[usize::from(sm)].keys().filter(|id| **id != own);
+        assert_eq!(others.count(), 0, "machine code among workers on SM {sm}");
     }
 
     fn step_ctas(&mut self) {
@@ -154,7 +152,7 @@ impl FakeDevice {
         let operation = self.grids[i].operation;
         for (index, sm, state) in gone {
             if block.is_some() && matches!(state, State::Border | State::Busy { .. }) {
-                self.registered[usize::from(sm)].1 -= 1;
+                self.unregister(sm, i);
             }
             self.residency(operation, index, sm, ResidencyKind::Exit);
         }

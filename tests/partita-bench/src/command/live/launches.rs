@@ -120,6 +120,7 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 counting: false,
                 stuck: false,
                 character: None,
+                cramped: false,
             })
             .collect();
         let seen = Observation { now, sms: SmSet::range(0, SMS), settled: true, applications };
