@@ -7,6 +7,7 @@
 //! | --- | --- |
 //! | `cd_search` | CD-search against even shares, MPS, time slices and an oracle |
 //! | `emulator` | the emulated GPU: its speed, its start, its timing model |
+//! | `evaluation` | what the benchmarks of policies have in common |
 //! | `forms` | whether kernels do the same in every form |
 //! | `gpu` | a real GPU, and what Partita takes for granted of it |
 //! | `live` | borders under running kernels; launches through the engine |
@@ -18,6 +19,7 @@
 
 mod cd_search;
 mod emulator;
+mod evaluation;
 mod forms;
 mod gpu;
 mod live;

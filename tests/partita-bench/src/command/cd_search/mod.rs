@@ -6,13 +6,12 @@ mod plots;
 mod seeds;
 mod strangers;
 
-use crate::progress::Bar;
+use crate::evaluation::Evaluation;
 use crate::shown;
 use clap::Args;
 use figures::Figures;
 use partita_bench::study::{Beside, Kind, MIX_CYCLES, Mix, Study, pairs};
 use partita_bench::{Application, Cell, Cells, Random, Workload, workloads};
-use partita_cli::demo::toolkit::cache_dir;
 use partita_cli::failure::Failure;
 use partita_cli::report::{Metric, Report};
 use partita_emu::Spec;
@@ -40,6 +39,8 @@ Examples:
 Runs are kept under PARTITA_CACHE_DIR, else XDG_CACHE_HOME/partita. A new build of this program
 computes them again.";
 
+/// The paper's GPU.
+const SPEC: &str = "gpgpu-sim-24";
 /// SM counts of the curves: Fig. 7's, and those of a quick run.
 const COUNTS: [u16; 11] = [1, 2, 4, 6, 8, 10, 14, 16, 18, 20, 22];
 const QUICK_COUNTS: [u16; 3] = [4, 6, 18];
@@ -56,9 +57,8 @@ const ALL: Beside = Beside { baselines: true, oracle: true, cold: true, paper: t
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct CdSearchArgs {
-    /// Measure a sample of the mixes, and few points of the curves.
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    common: Evaluation,
 
     /// The number of mixes of two applications, chosen by the seed [default: all; 6 with --quick].
     #[arg(long, value_name = "N")]
@@ -79,10 +79,6 @@ pub struct CdSearchArgs {
         value_parser = clap::value_parser!(u64).range(500_000..=1_000_000_000))]
     cycles: u64,
 
-    /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
-    #[arg(long, value_name = "NAME", default_value = "gpgpu-sim-24")]
-    spec: String,
-
     /// The seeds of the workloads' data, the sample, and the choices that a GPU leaves open. With
     /// several seeds a figure is their mean, and its spread is their standard deviation.
     #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
@@ -92,25 +88,9 @@ pub struct CdSearchArgs {
     #[arg(skip)]
     seed: u64,
 
-    /// The number of runs at a time [default: the number of processors].
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-
-    /// Write plots and a table of all mixes to this folder.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-
-    /// Print the policy's decisions in each mix, with the reasons.
-    #[arg(long, conflicts_with = "json")]
-    decisions: bool,
-
     /// Estimate the time of the table, by one run of each workload.
     #[arg(long)]
     estimate: bool,
-
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 /// What a study of one seed found.
@@ -148,15 +128,15 @@ impl CdSearchArgs {
             self.seed = seed;
             studied.push(self.study()?);
         }
-        let spec = Spec::find(&self.spec)?;
+        let spec = Spec::find(self.common.spec.as_deref().unwrap_or(SPEC))?;
         let report = Report {
             bench: "cd-search".into(),
             device: format!("{}, {} cycles a mix", spec.name, self.cycles),
             seed: self.seeds[0],
             metrics: seeds::combined(studied.iter().map(|studied| &*studied.metrics)),
         };
-        let mut text = shown(&report, self.json)?;
-        if !self.json {
+        let mut text = shown(&report, self.common.json)?;
+        if !self.common.json {
             for (seed, studied) in self.seeds.iter().zip(&studied) {
                 if self.seeds.len() > 1 {
                     text.extend(format!("\nseed {seed}\n").into_bytes());
@@ -169,15 +149,14 @@ impl CdSearchArgs {
 
     /// One seed.
     fn study(&self) -> Result<Studied, Failure> {
-        let spec = Spec::find(&self.spec)?;
+        let spec = Spec::find(self.common.spec.as_deref().unwrap_or(SPEC))?;
         let all = self.workloads()?;
-        let folder = cache_dir().map(|folder| folder.join("cells"));
-        let mut cells = Cells::new(folder.as_deref(), self.seed)?;
+        let mut cells = Evaluation::cells(self.seed)?;
         let mut study =
             Study::new(&spec, all.iter().map(|workload| &workload.application).collect());
         study.mix_cycles = self.cycles;
         let counts = self.counts(&spec);
-        self.compute("alone", &mut cells, &study.alone_cells(&counts))?;
+        self.common.compute("alone", &mut cells, &study.alone_cells(&counts))?;
         study.measure_alone(&counts, &mut cells)?;
         let twos = self.sampled(&study);
         let mixes = self.mixes("mixes", &study, &twos, ALL, &mut cells)?;
@@ -189,7 +168,7 @@ impl CdSearchArgs {
             variants: Vec::new(),
             strangers: Vec::new(),
         };
-        if !self.quick {
+        if !self.common.quick {
             let fours = self.fours(&study);
             let paper = Beside { paper: true, ..Beside::default() };
             figures.fours = self.mixes("four applications", &study, &fours, paper, &mut cells)?;
@@ -199,16 +178,16 @@ impl CdSearchArgs {
             }
         }
         if let Some(companion) = all.first() {
-            let (companion, threads) = (&companion.application, self.threads());
+            let (companion, threads) = (&companion.application, self.common.threads());
             figures.strangers =
                 strangers::measure(&self.strangers, companion, &spec, threads, &mut cells)?;
         }
-        if let Some(folder) = &self.out {
+        if let Some(folder) = &self.common.out {
             let of_seed = folder.join(format!("seed-{}", self.seed));
             plots::write(if self.seeds.len() > 1 { &of_seed } else { folder }, &figures)?;
         }
         let mut text = figures.tables();
-        if self.decisions {
+        if self.common.decisions {
             text.push_str(&figures.decisions());
         }
         Ok(Studied { metrics: figures.metrics(), text })
@@ -232,20 +211,8 @@ impl CdSearchArgs {
     }
 
     fn counts(&self, spec: &Spec) -> Vec<u16> {
-        let counts: &[u16] = if self.quick { &QUICK_COUNTS } else { &COUNTS };
+        let counts: &[u16] = if self.common.quick { &QUICK_COUNTS } else { &COUNTS };
         counts.iter().copied().filter(|count| *count < spec.sms).collect()
-    }
-
-    fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(processors)
-    }
-
-    fn compute(&self, what: &str, cells: &mut Cells, wanted: &[Cell<'_>]) -> Result<(), Failure> {
-        let mut bar = Bar::new(what, "runs");
-        let result = cells.compute(wanted, self.threads(), &mut |progress| bar.show(progress));
-        bar.end();
-        Ok(result?)
     }
 
     fn mixes(
@@ -258,13 +225,13 @@ impl CdSearchArgs {
     ) -> Result<Vec<Mix>, Failure> {
         let wanted: Vec<Cell<'_>> =
             members.iter().flat_map(|members| study.mix_cells(members, beside)).collect();
-        self.compute(what, cells, &wanted)?;
+        self.common.compute(what, cells, &wanted)?;
         if beside.oracle {
             let mut wanted = Vec::new();
             for members in members {
                 wanted.extend(study.finalist_cells(members, cells)?);
             }
-            self.compute(&format!("{what}, the oracle"), cells, &wanted)?;
+            self.common.compute(&format!("{what}, the oracle"), cells, &wanted)?;
         }
         members.iter().map(|members| Ok(study.mix(members, beside, cells)?)).collect()
     }
@@ -273,7 +240,7 @@ impl CdSearchArgs {
     /// of one.
     fn sampled(&self, study: &Study<'_>) -> Vec<Vec<usize>> {
         let mut all: Vec<Vec<usize>> = pairs(study.applications.len()).map(Vec::from).collect();
-        let Some(wanted) = self.mixes.or_else(|| self.quick.then_some(QUICK_MIXES)) else {
+        let Some(wanted) = self.mixes.or_else(|| self.common.quick.then_some(QUICK_MIXES)) else {
             return all;
         };
         Random::new(self.seed).shuffle(&mut all);
@@ -317,7 +284,7 @@ impl CdSearchArgs {
             all.iter().map(|workload| &workload.application).collect();
         let mut study = Study::new(&spec, applications);
         study.mix_cycles = self.cycles;
-        self.compute(variant.name, cells, &study.alone_cells(&[]))?;
+        self.common.compute(variant.name, cells, &study.alone_cells(&[]))?;
         study.measure_alone(&[], cells)?;
         let mut chosen: Vec<Vec<usize>> =
             twos.iter().filter(|members| study.kind(members) != Kind::Compute).cloned().collect();
@@ -328,7 +295,7 @@ impl CdSearchArgs {
 
     /// Runs each workload once and says what everything would take for one seed.
     fn estimated(&self) -> Result<Vec<u8>, Failure> {
-        let spec = Spec::find(&self.spec)?;
+        let spec = Spec::find(self.common.spec.as_deref().unwrap_or(SPEC))?;
         let all = self.workloads()?;
         // What was kept would say nothing of how fast this machine is.
         let mut cells = Cells::new(None, self.seed)?;
@@ -338,7 +305,7 @@ impl CdSearchArgs {
         let wanted = study.alone_cells(&self.counts(&spec));
         let each = wanted.len() / study.applications.len().max(1);
         let firsts: Vec<Cell<'_>> = wanted.iter().step_by(each.max(1)).cloned().collect();
-        self.compute("one of each", &mut cells, &firsts)?;
+        self.common.compute("one of each", &mut cells, &firsts)?;
         let alone: u64 = wanted.iter().map(Cell::work).sum();
         let members = [0, 1.min(study.applications.len() - 1)];
         let beside = Beside { oracle: false, ..ALL };
@@ -348,15 +315,20 @@ impl CdSearchArgs {
             * u64::from(study.spec.sms);
         let twos = pairs(study.applications.len()).count();
         let count =
-            self.mixes.unwrap_or(if self.quick { QUICK_MIXES } else { twos }).min(twos) as u64;
+            self.mixes.unwrap_or(if self.common.quick { QUICK_MIXES } else { twos }).min(twos)
+                as u64;
         let mut work = alone + count * (mix + splits);
-        if !self.quick {
+        if !self.common.quick {
             let one = self.cycles * u64::from(study.spec.sms);
             work += FOURS as u64 * 2 * one
                 + VARIANTS.len() as u64 * (SENSITIVE as u64 * 2 * one + alone / 4);
         }
-        let seconds = cells.estimate(work).unwrap_or(0.0) / self.threads() as f64;
-        Ok(format!("about {:.0} minutes with {} at a time\n", seconds / 60.0, self.threads())
-            .into_bytes())
+        let seconds = cells.estimate(work).unwrap_or(0.0) / self.common.threads() as f64;
+        Ok(format!(
+            "about {:.0} minutes with {} at a time\n",
+            seconds / 60.0,
+            self.common.threads()
+        )
+        .into_bytes())
     }
 }

@@ -2,19 +2,16 @@
 
 mod figures;
 
-use crate::progress::Bar;
+use crate::evaluation::{Evaluation, write_files};
 use crate::shown;
 use clap::Args;
 use figures::{Figures, Pair};
 use partita_bench::pairing::{Pairing, makespan, split_makespan};
 use partita_bench::{Arrangement, Cell, Cells, samples};
-use partita_cli::demo::toolkit::cache_dir;
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
 use partita_model::{PartitionerKind, SelectorKind};
-use std::fs;
-use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -30,6 +27,8 @@ Examples:
 Runs are kept under PARTITA_CACHE_DIR, else XDG_CACHE_HOME/partita. A new build of this program
 computes them again.";
 
+/// The paper's GPU.
+const SPEC: &str = "titan-xp";
 /// What an application has to do, in SM cycles alone, and the same of a quick run.
 const WORK: u64 = 6_000_000;
 const QUICK_WORK: u64 = 1_500_000;
@@ -47,9 +46,8 @@ const EVEN: Arrangement = Arrangement::Policy(SelectorKind::Everyone, Partitione
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct SlateArgs {
-    /// Measure shorter runs, and fewer splits for the oracle.
-    #[arg(long)]
-    quick: bool,
+    #[command(flatten)]
+    common: Evaluation,
 
     /// Measure only these programs, and their pairs.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
@@ -61,35 +59,15 @@ pub struct SlateArgs {
         value_parser = clap::value_parser!(u64).range(200_000..=1_000_000_000))]
     cycles: Option<u64>,
 
-    /// The modelled GPU: a name that `partita emu specs` lists, or a file's path with a slash.
-    #[arg(long, value_name = "NAME", default_value = "titan-xp")]
-    spec: String,
-
     /// The seed of the programs' data and of the choices that a GPU leaves open.
     #[arg(long, value_name = "SEED", default_value_t = 1)]
     seed: u64,
-
-    /// The number of runs at a time [default: the number of processors].
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
-
-    /// Write a plot and a table of all pairs to this folder.
-    #[arg(long, value_name = "DIR")]
-    out: Option<PathBuf>,
-
-    /// Print the policy's decisions for each pair, with the reasons.
-    #[arg(long, conflicts_with = "json")]
-    decisions: bool,
-
-    /// Print JSON.
-    #[arg(long)]
-    json: bool,
 }
 
 impl SlateArgs {
     /// Measures.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
-        let spec = Spec::find(&self.spec)?;
+        let spec = Spec::find(self.common.spec.as_deref().unwrap_or(SPEC))?;
         let mut all = samples(self.seed);
         let names: Vec<String> = all.iter().map(|sample| sample.name.clone()).collect();
         if let Some(unknown) = self.only.iter().find(|name| !names.contains(name)) {
@@ -99,13 +77,12 @@ impl SlateArgs {
         if !self.only.is_empty() {
             all.retain(|sample| self.only.contains(&sample.name));
         }
-        let folder = cache_dir().map(|folder| folder.join("cells"));
-        let mut cells = Cells::new(folder.as_deref(), self.seed)?;
-        let work = self.cycles.unwrap_or(if self.quick { QUICK_WORK } else { WORK });
+        let mut cells = Evaluation::cells(self.seed)?;
+        let work = self.cycles.unwrap_or(if self.common.quick { QUICK_WORK } else { WORK });
         let mut pairing = Pairing::new(&spec, all.iter().collect(), work);
-        self.compute("work", &mut cells, &pairing.first_cells())?;
+        self.common.compute("work", &mut cells, &pairing.first_cells())?;
         pairing.take_work(&mut cells)?;
-        self.compute("alone", &mut cells, &pairing.alone_cells(&SLATE))?;
+        self.common.compute("alone", &mut cells, &pairing.alone_cells(&SLATE))?;
         pairing.take_alone(&SLATE, &mut cells)?;
         let pairs = self.pairs(&pairing, &mut cells)?;
         let figures = Figures { pairing: &pairing, pairs };
@@ -115,33 +92,18 @@ impl SlateArgs {
             seed: self.seed,
             metrics: figures.metrics(),
         };
-        if let Some(folder) = &self.out {
-            let failed =
-                |error: std::io::Error| Failure::new(format!("{}: {error}", folder.display()));
-            fs::create_dir_all(folder).map_err(failed)?;
-            fs::write(folder.join("pairs.svg"), figures.plot()).map_err(failed)?;
-            fs::write(folder.join("pairs.csv"), figures.csv()).map_err(failed)?;
+        if let Some(folder) = &self.common.out {
+            let files = [("pairs.svg", figures.plot()), ("pairs.csv", figures.csv())];
+            write_files(folder, &files)?;
         }
-        let mut text = shown(&report, self.json)?;
-        if !self.json {
+        let mut text = shown(&report, self.common.json)?;
+        if !self.common.json {
             text.extend(figures.table().into_bytes());
         }
-        if self.decisions {
+        if self.common.decisions {
             text.extend(figures.decisions().into_bytes());
         }
         Ok(text)
-    }
-
-    fn threads(&self) -> usize {
-        let processors = || std::thread::available_parallelism().map_or(1, usize::from);
-        self.threads.unwrap_or_else(processors)
-    }
-
-    fn compute(&self, what: &str, cells: &mut Cells, wanted: &[Cell<'_>]) -> Result<(), Failure> {
-        let mut bar = Bar::new(what, "runs");
-        let result = cells.compute(wanted, self.threads(), &mut |progress| bar.show(progress));
-        bar.end();
-        Ok(result?)
     }
 
     fn pairs(&self, pairing: &Pairing<'_>, cells: &mut Cells) -> Result<Vec<Pair>, Failure> {
@@ -153,7 +115,7 @@ impl SlateArgs {
             wanted.extend(arrangements.iter().map(|how| pairing.cell(pair, how.clone())));
             wanted.extend(splits.iter().map(|split| split_cell(pairing, *pair, split)));
         }
-        self.compute("pairs", cells, &wanted)?;
+        self.common.compute("pairs", cells, &wanted)?;
         let pair = |members: &[usize; 2]| -> Result<Pair, Failure> {
             let mut found = |how: &Arrangement| cells.get(&pairing.cell(members, how.clone()));
             let slate = found(&SLATE)?;
@@ -186,7 +148,7 @@ impl SlateArgs {
 
     /// SMs of the two applications in the splits of the oracle.
     fn splits(&self, sms: u16) -> Vec<[u16; 2]> {
-        let firsts: Vec<u16> = if self.quick {
+        let firsts: Vec<u16> = if self.common.quick {
             QUICK_EIGHTHS.iter().map(|eighths| (sms * eighths / 8).max(1)).collect()
         } else {
             (2..sms).step_by(2).collect()
