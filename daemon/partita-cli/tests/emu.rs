@@ -191,6 +191,8 @@ fn specs() {
         ("a100", 108),
         ("cd-search-24", 24),
         ("h200", 132),
+        ("kernelet-c2050", 14),
+        ("kernelet-gtx680", 8),
         ("masola-rtx2060", 30),
         ("p100", 56),
         ("punyala-60", 60),

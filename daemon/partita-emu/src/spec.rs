@@ -11,11 +11,13 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The built-in specs: name and text.
-const EMBEDDED: [(&str, &str); 8] = [
+const EMBEDDED: [(&str, &str); 10] = [
     ("a100", include_str!("../specs/a100.toml")),
     ("cd-search-24", include_str!("../specs/cd-search-24.toml")),
     ("gpgpu-sim-24", include_str!("../specs/gpgpu-sim-24.toml")),
     ("h200", include_str!("../specs/h200.toml")),
+    ("kernelet-c2050", include_str!("../specs/kernelet-c2050.toml")),
+    ("kernelet-gtx680", include_str!("../specs/kernelet-gtx680.toml")),
     ("masola-rtx2060", include_str!("../specs/masola-rtx2060.toml")),
     ("p100", include_str!("../specs/p100.toml")),
     ("punyala-60", include_str!("../specs/punyala-60.toml")),
@@ -416,7 +418,7 @@ mod tests {
         assert_eq!(
             error,
             "no spec is named `h2000`; there are a100, cd-search-24, gpgpu-sim-24, h200, \
-             masola-rtx2060, p100, punyala-60, titan-xp"
+             kernelet-c2050, kernelet-gtx680, masola-rtx2060, p100, punyala-60, titan-xp"
         );
     }
 
