@@ -115,6 +115,18 @@ impl Usage {
     }
 }
 
+/// CTAs of a kernel that fit on an SM that has no others.
+#[must_use]
+pub fn occupancy(
+    facts: &DeviceFacts,
+    kernel: &KernelFacts,
+    threads: u32,
+    dynamic_shared: u32,
+) -> u16 {
+    let cta = Usage::of_cta(facts, kernel, threads, dynamic_shared);
+    Usage::capacity(facts).room_for(cta)
+}
+
 #[derive(Debug)]
 struct Entry {
     cta: Usage,
