@@ -19,6 +19,8 @@ pub struct Application {
     pub buffers: Vec<Buffer>,
     /// One pass, in order. It begins again when it has ended.
     pub pass: Vec<Step>,
+    /// Streams that take its launches in turn. With 0 all go to the default stream.
+    pub streams: u32,
     /// What is put back before each pass, between launches and without taking time: what a pass
     /// must find as it was.
     pub restored: Vec<Restored>,

@@ -18,7 +18,7 @@ use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
 /// An application's kernels have been counted after so many cycles, or those that have must do.
-const COUNT_CYCLES: u64 = 2_000_000;
+pub(crate) const COUNT_CYCLES: u64 = 2_000_000;
 
 /// One run of a study.
 #[derive(Clone, Debug)]
@@ -33,6 +33,8 @@ pub struct Cell<'a> {
     pub cycles: u64,
     /// The launches of each application ([`Run::launches`]).
     pub launches: Vec<u64>,
+    /// When they arrive ([`Run::arrivals`]).
+    pub arrivals: Vec<Vec<u64>>,
 }
 
 impl<'a> Cell<'a> {
@@ -67,6 +69,7 @@ impl<'a> Cell<'a> {
                 arrangement: arrangement.clone(),
                 cycles,
                 launches: Vec::new(),
+                arrivals: Vec::new(),
             })
             .collect()
     }
@@ -133,8 +136,8 @@ impl Cells {
 
     fn key(&self, cell: &Cell<'_>) -> u64 {
         let mut hasher = DefaultHasher::new();
-        let Cell { applications, spec, arrangement, cycles, launches } = cell;
-        (self.program, self.seed, arrangement, cycles, launches).hash(&mut hasher);
+        let Cell { applications, spec, arrangement, cycles, launches, arrivals } = cell;
+        (self.program, self.seed, arrangement, cycles, launches, arrivals).hash(&mut hasher);
         applications.iter().for_each(|application| application.digest().hash(&mut hasher));
         format!("{spec:?}").hash(&mut hasher);
         hasher.finish()
@@ -257,7 +260,7 @@ impl Cells {
 }
 
 fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared, RunError> {
-    let Cell { applications, spec, arrangement, cycles, launches } = cell;
+    let Cell { applications, spec, arrangement, cycles, launches, arrivals } = cell;
     run(
         applications,
         &Run {
@@ -266,6 +269,7 @@ fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared,
             seed,
             cycles: *cycles,
             launches: launches.clone(),
+            arrivals: arrivals.clone(),
             profiles,
         },
     )
@@ -308,6 +312,7 @@ LOOP:
             variables: Vec::new(),
             buffers: vec![Buffer::zeros(4 * 64)],
             pass: vec![Step::new("spin", Dim3::linear(500), Dim3::linear(64), &given)],
+            streams: 0,
             restored: Vec::new(),
         }
     }
@@ -326,6 +331,7 @@ LOOP:
                 arrangement,
                 cycles: 60_000,
                 launches: Vec::new(),
+                arrivals: Vec::new(),
             })
             .collect();
         let folder = std::env::temp_dir().join(format!("partita-cells-{}", std::process::id()));
@@ -351,6 +357,40 @@ LOOP:
         fs::remove_dir_all(&folder).unwrap();
     }
 
+    /// When the last of some launches of a small application had ended, in nanoseconds.
+    fn ended(application: &Application, launches: u64, arrivals: Vec<Vec<u64>>) -> u64 {
+        let spec = Spec::named("cd-search-24").unwrap();
+        let cell = Cell {
+            applications: vec![application],
+            spec: &spec,
+            arrangement: Arrangement::Mps,
+            cycles: 10_000_000,
+            launches: vec![launches],
+            arrivals,
+        };
+        Cells::new(None, 7).unwrap().get(&cell).unwrap().shares[0].track.last_growth()
+    }
+
+    #[test]
+    fn launches_wait_until_they_arrive() {
+        let application = small("one", 100);
+        let at_once = ended(&application, 3, Vec::new());
+        let late = ended(&application, 3, vec![vec![0, 2_000_000]]);
+        assert!(at_once < 1_000_000, "{at_once}");
+        assert!((2_000_000..2_000_000 + at_once).contains(&late), "{late}");
+    }
+
+    #[test]
+    fn launches_of_several_streams_share_the_gpu() {
+        // A quarter of the SMs has a CTA.
+        let mut application = small("one", 2_000);
+        application.pass[0].grid = Dim3::linear(6);
+        let in_turn = ended(&application, 8, Vec::new());
+        application.streams = 4;
+        let at_once = ended(&application, 8, Vec::new());
+        assert!((3 * at_once..5 * at_once).contains(&in_turn), "{in_turn}, {at_once}");
+    }
+
     #[test]
     fn who_cannot_run_is_named() {
         let spec = Spec::named("cd-search-24").unwrap();
@@ -363,6 +403,7 @@ LOOP:
             arrangement,
             cycles: 1000,
             launches: Vec::new(),
+            arrivals: Vec::new(),
         };
         let error = Cells::new(None, 0).unwrap().get(&cell).unwrap_err();
         assert_eq!(error.to_string(), "broken: no kernel `nothing`");

@@ -10,7 +10,10 @@
 //! | `application` | a program without its host side |
 //! | `workloads` | fourteen programs of our own, after CD-search Table 1 |
 //! | `samples` | five programs of our own, after Slate Table II |
+//! | `eight` | eight programs of our own, after Kernelet Table 2 |
 //! | `recorded` | kernels of other programs, from recordings |
+//! | `slices` | applications whose launches are cut into slices |
+//! | `arrivals` | launches that arrive while others run |
 //! | `hardware` | calibration of the modelled GPU |
 //! | `run` | runs of applications, alone or together |
 //! | `track` | progress over time, and speeds |
@@ -21,7 +24,9 @@
 //! | `random` | the numbers that follow from a seed |
 
 mod application;
+mod arrivals;
 mod cells;
+mod eight;
 mod hardware;
 pub mod pairing;
 pub mod plot;
@@ -29,14 +34,19 @@ mod random;
 pub mod recorded;
 mod run;
 mod samples;
+mod slices;
 pub mod study;
 mod track;
 mod workloads;
 
 pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
+pub use arrivals::{in_one_stream, poisson};
 pub use cells::{Cell, Cells, Progress};
+pub use eight::{MIXES, PAPER_BANDWIDTH, PAPER_IPC, eight};
+pub use hardware::measured;
 pub use random::Random;
 pub use run::{Arrangement, Profiles, Run, RunError, Share, Shared, run};
 pub use samples::samples;
+pub use slices::sliced;
 pub use track::{Track, antt, stp};
 pub use workloads::{Workload, workloads};

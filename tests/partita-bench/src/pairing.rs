@@ -56,6 +56,7 @@ impl<'a> Pairing<'a> {
             arrangement: Arrangement::Original(self.spec.sms),
             cycles: self.work,
             launches: Vec::new(),
+            arrivals: Vec::new(),
         };
         self.applications.iter().map(alone).collect()
     }
@@ -109,6 +110,7 @@ impl<'a> Pairing<'a> {
             arrangement,
             cycles: self.work.saturating_mul(PATIENCE).saturating_mul(count),
             launches: members.iter().map(|&index| self.solos[index].launches).collect(),
+            arrivals: Vec::new(),
         }
     }
 

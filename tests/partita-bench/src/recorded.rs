@@ -299,6 +299,7 @@ impl Follower {
                 pointers: pointers(&launch.params, &places),
                 params: launch.params,
             }],
+            streams: 0,
             restored,
         };
         self.found.insert(launch.kernel.to_string(), application);
@@ -444,6 +445,7 @@ mod tests {
             seed: 1,
             cycles: 50_000,
             launches: Vec::new(),
+            arrivals: Vec::new(),
             profiles,
         };
         let shared = run(&[bump, bump], &how).unwrap();

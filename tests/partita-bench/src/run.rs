@@ -11,16 +11,18 @@ use crate::hardware::measured;
 use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity};
+use partita_engine::{
+    Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity, occupancy,
+};
 use partita_gpu::prepare::{Target, prepare, prepare_forms};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::profile::{KernelProfile, LaunchShape};
-use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
+use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle, StreamKind};
 use partita_model::{
-    ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
-    Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmSet,
-    TenantId,
+    ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, DeviceFacts, Evidence,
+    Nanos, Note, Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId,
+    SmSet, TenantId,
 };
 use partita_policy::explain;
 use serde::{Deserialize, Serialize};
@@ -33,6 +35,8 @@ const SAMPLE: Nanos = Nanos(2_000);
 /// this.
 const BATCH: usize = 8;
 const BATCHES_AHEAD: u32 = 2;
+/// The same with several streams, where a batch ends with the slowest.
+const BATCHES_AHEAD_IN_STREAMS: u32 = 4;
 
 /// How applications share the GPU.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -92,6 +96,10 @@ pub struct Run<'a> {
     /// The launches of each application, after which it has nothing more to do; of applications
     /// beyond the list there is no end. Where all have ended, the run ends.
     pub launches: Vec<u64>,
+    /// When the launches of each application arrive, rising, in nanoseconds from the start: the
+    /// program enqueues none before. Launches beyond a list, and those of applications beyond the
+    /// lists, are there from the start. An arrival is noticed within 2 µs.
+    pub arrivals: Vec<Vec<u64>>,
     /// What earlier runs have kept.
     pub profiles: Profiles,
 }
@@ -130,6 +138,8 @@ pub struct Share {
     pub last_class: Option<Class>,
     /// Its SMs at the end.
     pub sms: u16,
+    /// CTAs of its first kernel, as it is written, that fit on an SM; 0 without kernels.
+    pub ctas_per_sm: u16,
 }
 
 /// Why a run failed.
@@ -157,7 +167,12 @@ struct Player<'a> {
     id: ApplicationId,
     places: Vec<u64>,
     modules: Vec<Arc<LoadedModule>>,
+    streams: Vec<StreamHandle>,
     next: usize,
+    /// Launches that it has enqueued.
+    enqueued: usize,
+    /// When launches arrive, in nanoseconds from the start.
+    arrivals: Vec<u64>,
     /// Sequence numbers of what ends the batches that are under way.
     awaited: Vec<u64>,
     /// Launches that it has left, where it has an end.
@@ -169,6 +184,29 @@ impl Player<'_> {
     /// Whether everything that it had to do is done.
     fn has_ended(&self) -> bool {
         self.left == Some(0) && self.awaited.is_empty()
+    }
+
+    /// Batches that it has under way at a time.
+    fn batches_ahead(&self) -> u32 {
+        if self.streams.len() > 1 { BATCHES_AHEAD_IN_STREAMS } else { BATCHES_AHEAD }
+    }
+
+    /// CTAs of its first kernel that fit on an SM.
+    fn ctas_per_sm(&self, facts: &DeviceFacts) -> u16 {
+        let Some(step) = self.application.pass.first() else { return 0 };
+        let kernels = self.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
+        let kernel = kernels.iter().find(|kernel| *kernel.name == *step.kernel);
+        let Some(Ok(kernel)) = kernel.map(|kernel| &kernel.facts) else { return 0 };
+        let threads = u32::try_from(step.block.count()).unwrap_or(u32::MAX);
+        occupancy(facts, kernel, threads, step.dynamic_shared)
+    }
+
+    /// Launches that it may enqueue now, of so many that it would.
+    fn arrived(&self, wanted: usize, now: u64) -> usize {
+        // Launches behind one that has not arrived wait for it.
+        let later = self.arrivals.iter().skip(self.enqueued);
+        let next = { later }.position(|&arrival| arrival > now);
+        next.map_or(wanted, |next| next.min(wanted))
     }
 }
 
@@ -182,6 +220,8 @@ struct Stage<'a> {
     replies: BTreeMap<u64, (CudaResult, Payload)>,
     trouble: Option<(SessionId, String)>,
     profiles: Profiles,
+    /// Device time of the first launch.
+    begin: Nanos,
 }
 
 impl<'a> Stage<'a> {
@@ -229,6 +269,7 @@ impl<'a> Stage<'a> {
             replies: BTreeMap::new(),
             trouble: None,
             profiles: Profiles::new(),
+            begin: Nanos(0),
         };
         for (session, application) in (1..).map(SessionId).zip(applications) {
             stage.enter(session, application).map_err(|reason| RunError {
@@ -238,6 +279,9 @@ impl<'a> Stage<'a> {
         }
         for (player, &launches) in stage.players.iter_mut().zip(&how.launches) {
             player.left = Some(launches);
+        }
+        for (player, arrivals) in stage.players.iter_mut().zip(&how.arrivals) {
+            player.arrivals.clone_from(arrivals);
         }
         if let Arrangement::Static(counts) = &how.arrangement {
             stage.pin(counts).map_err(nobody)?;
@@ -290,13 +334,24 @@ impl<'a> Stage<'a> {
                 .poke(place.address, &variable.contents)
                 .map_err(|error| error.to_string())?;
         }
+        let mut streams = vec![StreamHandle::LEGACY];
+        if application.streams > 0 {
+            streams = (1..).take(application.streams as usize).map(StreamHandle).collect();
+            for &stream in &streams {
+                let kind = StreamKind::NonBlocking;
+                self.ask(session, Request::StreamCreate { stream, kind, priority: 0 })?;
+            }
+        }
         self.players.push(Player {
             application,
             session,
             id: grant.application,
             places,
             modules,
+            streams,
             next: 0,
+            enqueued: 0,
+            arrivals: Vec::new(),
             awaited: Vec::new(),
             left: None,
             track: Track::default(),
@@ -318,6 +373,7 @@ impl<'a> Stage<'a> {
 
     fn play(mut self, how: &Run<'_>) -> Result<Shared, RunError> {
         let begin = self.device.now();
+        self.begin = begin;
         let before = self.device.counters();
         let clock = u64::from(self.device.facts().sm_clock_khz.max(1));
         let end = Nanos(begin.0 + how.cycles * 1_000_000 / clock);
@@ -371,7 +427,9 @@ impl<'a> Stage<'a> {
 
     fn told(self, history: History, counters: DeviceCounters, nanos: u64) -> Shared {
         let reports = self.engine.partition_reports();
+        let facts = self.device.facts().clone();
         let shares = self.players.into_iter().map(|player| {
+            let ctas_per_sm = player.ctas_per_sm(&facts);
             let classes = history.classes.get(&player.id);
             let report = reports.iter().find(|report| report.application == player.id);
             Share {
@@ -380,6 +438,7 @@ impl<'a> Stage<'a> {
                 evidence: classes.map(|classes| classes.evidence),
                 last_class: classes.map(|classes| classes.last),
                 sms: report.map_or(0, |report| report.sms.len()),
+                ctas_per_sm,
             }
         });
         Shared {
@@ -413,10 +472,12 @@ impl<'a> Stage<'a> {
             player.awaited.retain(|sequence| self.replies.remove(sequence).is_none());
             let pass = &player.application.pass;
             let whole = !player.application.restored.is_empty();
-            let (size, ahead) = if whole { (pass.len(), 1) } else { (BATCH, BATCHES_AHEAD) };
+            let (size, ahead) =
+                if whole { (pass.len(), 1) } else { (BATCH, player.batches_ahead()) };
             let size = player
                 .left
                 .map_or(size, |left| usize::try_from(left).unwrap_or(usize::MAX).min(size));
+            let size = player.arrived(size, self.device.now().saturating_sub(self.begin).0);
             if pass.is_empty()
                 || size == 0
                 || player.awaited.len() >= usize::try_from(ahead).unwrap_or(1)
@@ -429,9 +490,9 @@ impl<'a> Stage<'a> {
             for _ in 0..size {
                 self.launch(index)?;
             }
-            let session = self.players[index].session;
-            let stream = Some(StreamHandle::LEGACY);
-            let sequence = self.send(session, Request::Synchronize { stream });
+            let Player { session, streams, .. } = &self.players[index];
+            let stream = Some(streams[0]).filter(|_| streams.len() == 1);
+            let sequence = self.send(*session, Request::Synchronize { stream });
             self.players[index].awaited.push(sequence);
         }
     }
@@ -440,12 +501,14 @@ impl<'a> Stage<'a> {
         let player = &mut self.players[index];
         let step = &player.application.pass[player.next];
         player.next = (player.next + 1) % player.application.pass.len();
+        let stream = player.streams[player.enqueued % player.streams.len()];
+        player.enqueued += 1;
         player.left = player.left.map(|left| left.saturating_sub(1));
         let kernels = player.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
         let kernel = kernels.iter().position(|kernel| *kernel.name == *step.kernel);
         let kernel = kernel.ok_or_else(|| format!("no kernel `{}`", step.kernel))?;
         let request = Launch {
-            stream: StreamHandle::LEGACY,
+            stream,
             module: ModuleHandle(step.module as u64 + 1),
             kernel: u32::try_from(kernel).map_err(|error| error.to_string())?,
             grid: step.grid,

@@ -181,7 +181,14 @@ impl<'a> Study<'a> {
 
     fn cell(&self, members: &[usize], arrangement: Arrangement, cycles: u64) -> Cell<'a> {
         let applications = members.iter().map(|&index| self.applications[index]).collect();
-        Cell { applications, spec: self.spec, arrangement, cycles, launches: Vec::new() }
+        Cell {
+            applications,
+            spec: self.spec,
+            arrangement,
+            cycles,
+            launches: Vec::new(),
+            arrivals: Vec::new(),
+        }
     }
 
     /// The runs that [`Study::measure_alone`] looks at.

@@ -20,7 +20,7 @@ impl Random {
         u32::from_le_bytes([a, b, c, d])
     }
 
-    fn below(&mut self, bound: u32) -> u32 {
+    pub(crate) fn below(&mut self, bound: u32) -> u32 {
         self.next() % bound
     }
 
@@ -70,6 +70,7 @@ macro_rules! workload {
             variables: Vec::new(),
             buffers: $buffers,
             pass: $pass,
+            streams: 0,
             restored: Vec::new(),
         }
     };

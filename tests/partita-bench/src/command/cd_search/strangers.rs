@@ -55,6 +55,7 @@ pub fn measure(
             arrangement: Arrangement::CdSearch,
             cycles: CLASS_CYCLES,
             launches: Vec::new(),
+            arrivals: Vec::new(),
         };
         let mut wanted = study.alone_cells(&[]);
         wanted.push(beside.clone());

@@ -163,6 +163,7 @@ fn split_cell<'a>(pairing: &Pairing<'a>, members: [usize; 2], split: &[u16; 2]) 
     Cell {
         cycles: SPLIT_CYCLES.min(pairing.work),
         launches: Vec::new(),
+        arrivals: Vec::new(),
         ..pairing.cell(&members, arrangement)
     }
 }
