@@ -15,10 +15,12 @@
 //! | `slices` | applications whose launches are cut into slices |
 //! | `arrivals` | launches that arrive while others run |
 //! | `hardware` | calibration of the modelled GPU |
+//! | `player` | which launch an application enqueues next |
 //! | `run` | runs of applications, alone or together |
 //! | `track` | progress over time, and speeds |
 //! | `cells` | runs whose results are kept on disk |
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
+//! | `coscheduling` | the evaluation of Kernelet: pairs that share SMs, plans, queues |
 //! | `pairing` | pairs of applications that end, and how long they take together |
 //! | `plot` | curves and sorted bars as SVG |
 //! | `random` | the numbers that follow from a seed |
@@ -26,9 +28,11 @@
 mod application;
 mod arrivals;
 mod cells;
+pub mod coscheduling;
 mod eight;
 mod hardware;
 pub mod pairing;
+mod player;
 pub mod plot;
 mod random;
 pub mod recorded;

@@ -8,21 +8,20 @@
 
 use crate::application::Application;
 use crate::hardware::measured;
+use crate::player::Player;
 use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{
-    Action, Engine, EngineConfig, LoadedModule, Payload, SessionIdentity, occupancy,
-};
+use partita_engine::{Action, Engine, EngineConfig, Payload, SessionIdentity};
 use partita_gpu::prepare::{Target, prepare, prepare_forms};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
 use partita_model::profile::{KernelProfile, LaunchShape};
-use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle, StreamKind};
+use partita_model::request::{ImageId, ModuleHandle, Request, StreamHandle, StreamKind};
 use partita_model::{
-    ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, DeviceFacts, Evidence,
-    Nanos, Note, Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId,
-    SmSet, TenantId,
+    ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
+    Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmSet,
+    TenantId,
 };
 use partita_policy::explain;
 use serde::{Deserialize, Serialize};
@@ -31,12 +30,8 @@ use std::sync::Arc;
 
 /// How often it is looked how far everybody got: a thousandth of a usual run.
 const SAMPLE: Nanos = Nanos(2_000);
-/// A program enqueues so many launches at once, as long as fewer of such batches are left than
-/// this.
+/// A program enqueues so many launches at once.
 const BATCH: usize = 8;
-const BATCHES_AHEAD: u32 = 2;
-/// The same with several streams, where a batch ends with the slowest.
-const BATCHES_AHEAD_IN_STREAMS: u32 = 4;
 
 /// How applications share the GPU.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -158,56 +153,6 @@ pub struct RunError {
 /// Where one cannot be loaded or launched, or faults.
 pub fn run(applications: &[&Application], how: &Run<'_>) -> Result<Shared, RunError> {
     Stage::new(applications, how)?.play(how)
-}
-
-/// One application and what it is doing.
-struct Player<'a> {
-    application: &'a Application,
-    session: SessionId,
-    id: ApplicationId,
-    places: Vec<u64>,
-    modules: Vec<Arc<LoadedModule>>,
-    streams: Vec<StreamHandle>,
-    next: usize,
-    /// Launches that it has enqueued.
-    enqueued: usize,
-    /// When launches arrive, in nanoseconds from the start.
-    arrivals: Vec<u64>,
-    /// Sequence numbers of what ends the batches that are under way.
-    awaited: Vec<u64>,
-    /// Launches that it has left, where it has an end.
-    left: Option<u64>,
-    track: Track,
-}
-
-impl Player<'_> {
-    /// Whether everything that it had to do is done.
-    fn has_ended(&self) -> bool {
-        self.left == Some(0) && self.awaited.is_empty()
-    }
-
-    /// Batches that it has under way at a time.
-    fn batches_ahead(&self) -> u32 {
-        if self.streams.len() > 1 { BATCHES_AHEAD_IN_STREAMS } else { BATCHES_AHEAD }
-    }
-
-    /// CTAs of its first kernel that fit on an SM.
-    fn ctas_per_sm(&self, facts: &DeviceFacts) -> u16 {
-        let Some(step) = self.application.pass.first() else { return 0 };
-        let kernels = self.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
-        let kernel = kernels.iter().find(|kernel| *kernel.name == *step.kernel);
-        let Some(Ok(kernel)) = kernel.map(|kernel| &kernel.facts) else { return 0 };
-        let threads = u32::try_from(step.block.count()).unwrap_or(u32::MAX);
-        occupancy(facts, kernel, threads, step.dynamic_shared)
-    }
-
-    /// Launches that it may enqueue now, of so many that it would.
-    fn arrived(&self, wanted: usize, now: u64) -> usize {
-        // Launches behind one that has not arrived wait for it.
-        let later = self.arrivals.iter().skip(self.enqueued);
-        let next = { later }.position(|&arrival| arrival > now);
-        next.map_or(wanted, |next| next.min(wanted))
-    }
 }
 
 struct Stage<'a> {
@@ -499,26 +444,9 @@ impl<'a> Stage<'a> {
 
     fn launch(&mut self, index: usize) -> Result<(), String> {
         let player = &mut self.players[index];
-        let step = &player.application.pass[player.next];
-        player.next = (player.next + 1) % player.application.pass.len();
-        let stream = player.streams[player.enqueued % player.streams.len()];
-        player.enqueued += 1;
-        player.left = player.left.map(|left| left.saturating_sub(1));
-        let kernels = player.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
-        let kernel = kernels.iter().position(|kernel| *kernel.name == *step.kernel);
-        let kernel = kernel.ok_or_else(|| format!("no kernel `{}`", step.kernel))?;
-        let request = Launch {
-            stream,
-            module: ModuleHandle(step.module as u64 + 1),
-            kernel: u32::try_from(kernel).map_err(|error| error.to_string())?,
-            grid: step.grid,
-            block: step.block,
-            dynamic_shared: step.dynamic_shared,
-            cooperative: false,
-            params: step.placed(&player.places),
-        };
+        let launch = player.next_launch()?;
         let session = player.session;
-        self.ask(session, Request::Launch(request)).map(|_| ())
+        self.ask(session, Request::Launch(launch)).map(|_| ())
     }
 
     fn restore(&mut self, index: usize) -> Result<(), String> {

@@ -114,6 +114,43 @@ fn what_the_forms_add() {
 }
 
 #[test]
+fn kernelet_measures_pairs_and_finds_what_it_has_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let files = folder.path().join("files");
+    let arguments =
+        ["kernelet", "--quick", "--only", "pc,tea", "--launches", "2", "--spec", "kernelet-c2050"];
+    let run = |more: &[&str]| {
+        let mut command = bench(&arguments);
+        let output = expect(command.args(more).env("PARTITA_CACHE_DIR", folder.path()), 0, &[]);
+        text(&output.stdout)
+    };
+    let first = run(&["--json", "--out", files.to_str().unwrap()]);
+    let json: Value = serde_json::from_str(&first).unwrap();
+    let metrics = json["metrics"].as_array().unwrap();
+    let named = |name: &str| {
+        let name = format!("Tesla C2050: {name}");
+        let found = metrics.iter().find(|metric| metric["name"] == name.as_str());
+        found.unwrap_or_else(|| panic!("no {name}: {first}"))["value"].as_f64().unwrap()
+    };
+    // Two programs of unlike kinds: all are predicted and measured, and no plan beats the best.
+    assert!((0.3..0.8).contains(&named("PUR, mean")), "{first}");
+    assert!(named("IPC of pairs, mean error of the peak") < 30.0, "{first}");
+    let kept = std::fs::read_dir(folder.path().join("cells")).unwrap().count();
+    assert_eq!(run(&["--json"]), first);
+    assert_eq!(std::fs::read_dir(folder.path().join("cells")).unwrap().count(), kept);
+    let mixes = std::fs::read_to_string(files.join("mixes.csv")).unwrap();
+    let names: Vec<&str> =
+        mixes.lines().skip(1).filter_map(|line| line.split(',').nth(1)).collect();
+    assert_eq!(names, ["MIX", "ALL"], "{mixes}");
+    let shown = run(&["--decisions"]);
+    assert!(
+        shown.contains("\nTesla C2050, ALL\n") || shown.contains("(Kernelet), ALL\n"),
+        "{shown}"
+    );
+    expect(&mut bench(&["kernelet", "--only", "lu"]), 1, &["no program `lu`", "spmv"]);
+}
+
+#[test]
 fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
     let folder = tempfile::tempdir().unwrap();
     let plots = folder.path().join("plots");

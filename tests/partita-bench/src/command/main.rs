@@ -10,6 +10,7 @@
 //! | `evaluation` | what the benchmarks of policies have in common |
 //! | `forms` | whether kernels do the same in every form |
 //! | `gpu` | a real GPU, and what Partita takes for granted of it |
+//! | `kernelet` | Kernelet's model and plans against measured pairs and an oracle |
 //! | `live` | borders under running kernels; launches through the engine |
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
 //! | `ptx` | the PTX compiler |
@@ -22,6 +23,7 @@ mod emulator;
 mod evaluation;
 mod forms;
 mod gpu;
+mod kernelet;
 mod live;
 mod overhead;
 mod progress;
@@ -50,6 +52,7 @@ enum Command {
     Engine(live::EngineArgs),
     Forms(forms::FormsArgs),
     Gpu(gpu::GpuArgs),
+    Kernelet(kernelet::KerneletArgs),
     Overhead(overhead::OverheadArgs),
     Ptx(ptx::PtxArgs),
     Resize(live::ResizeArgs),
@@ -64,6 +67,7 @@ fn main() -> ExitCode {
         Command::Engine(args) => args.execute(),
         Command::Forms(args) => args.execute(),
         Command::Gpu(args) => args.execute(),
+        Command::Kernelet(args) => args.execute(),
         Command::Overhead(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Resize(args) => args.execute(),

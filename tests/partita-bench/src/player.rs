@@ -1,0 +1,91 @@
+//! The program of an application in a run: which launch it enqueues next, and when.
+//!
+//! A player decides nothing that a program would not: it keeps the order of its launches, and
+//! enqueues some ahead of the device.
+
+use crate::application::Application;
+use crate::track::Track;
+use partita_engine::{LoadedModule, occupancy};
+use partita_model::request::{Launch, ModuleHandle, StreamHandle};
+use partita_model::{ApplicationId, DeviceFacts, SessionId};
+use std::sync::Arc;
+
+/// A program enqueues a batch as long as fewer are left than this.
+const BATCHES_AHEAD: u32 = 2;
+/// The same with several streams, where a batch ends with the slowest.
+const BATCHES_AHEAD_IN_STREAMS: u32 = 4;
+
+/// One application and what it is doing.
+pub(crate) struct Player<'a> {
+    pub(crate) application: &'a Application,
+    pub(crate) session: SessionId,
+    pub(crate) id: ApplicationId,
+    pub(crate) places: Vec<u64>,
+    pub(crate) modules: Vec<Arc<LoadedModule>>,
+    pub(crate) streams: Vec<StreamHandle>,
+    pub(crate) next: usize,
+    /// Launches that it has enqueued.
+    pub(crate) enqueued: usize,
+    /// When launches arrive, in nanoseconds from the start.
+    pub(crate) arrivals: Vec<u64>,
+    /// Sequence numbers of what ends the batches that are under way.
+    pub(crate) awaited: Vec<u64>,
+    /// Launches that it has left, where it has an end.
+    pub(crate) left: Option<u64>,
+    pub(crate) track: Track,
+}
+
+impl Player<'_> {
+    /// Whether everything that it had to do is done.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.left == Some(0) && self.awaited.is_empty()
+    }
+
+    /// Batches that it has under way at a time.
+    pub(crate) fn batches_ahead(&self) -> u32 {
+        if self.streams.len() > 1 { BATCHES_AHEAD_IN_STREAMS } else { BATCHES_AHEAD }
+    }
+
+    /// CTAs of its first kernel that fit on an SM.
+    pub(crate) fn ctas_per_sm(&self, facts: &DeviceFacts) -> u16 {
+        let Some(step) = self.application.pass.first() else { return 0 };
+        let kernels = self.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
+        let kernel = kernels.iter().find(|kernel| *kernel.name == *step.kernel);
+        let Some(Ok(kernel)) = kernel.map(|kernel| &kernel.facts) else { return 0 };
+        let threads = u32::try_from(step.block.count()).unwrap_or(u32::MAX);
+        occupancy(facts, kernel, threads, step.dynamic_shared)
+    }
+
+    /// Launches that it may enqueue now, of so many that it would.
+    pub(crate) fn arrived(&self, wanted: usize, now: u64) -> usize {
+        // Launches behind one that has not arrived wait for it.
+        let later = self.arrivals.iter().skip(self.enqueued);
+        let next = { later }.position(|&arrival| arrival > now);
+        next.map_or(wanted, |next| next.min(wanted))
+    }
+
+    /// The launch that comes next; it counts as enqueued.
+    ///
+    /// # Errors
+    /// Where there is no such kernel.
+    pub(crate) fn next_launch(&mut self) -> Result<Launch, String> {
+        let step = &self.application.pass[self.next];
+        self.next = (self.next + 1) % self.application.pass.len();
+        let stream = self.streams[self.enqueued % self.streams.len()];
+        self.enqueued += 1;
+        self.left = self.left.map(|left| left.saturating_sub(1));
+        let kernels = self.modules.get(step.module).map_or(&[][..], |module| &module.kernels);
+        let kernel = kernels.iter().position(|kernel| *kernel.name == *step.kernel);
+        let kernel = kernel.ok_or_else(|| format!("no kernel `{}`", step.kernel))?;
+        Ok(Launch {
+            stream,
+            module: ModuleHandle(step.module as u64 + 1),
+            kernel: u32::try_from(kernel).map_err(|error| error.to_string())?,
+            grid: step.grid,
+            block: step.block,
+            dynamic_shared: step.dynamic_shared,
+            cooperative: false,
+            params: step.placed(&self.places),
+        })
+    }
+}
