@@ -98,6 +98,10 @@ fn render(report: &StatusReport) -> String {
             let (id, time) = (application.id, nanos(time));
             let _ = writeln!(text, "\n{id} has made no progress for {time}: see `partita why`");
         }
+        if application.copies_waiting > 0 {
+            let (id, copies) = (application.id, application.copies_waiting);
+            let _ = writeln!(text, "\n{id}: copies that wait for their turn: {copies}");
+        }
     }
     text
 }
@@ -300,6 +304,9 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         report.applications[0].stuck_ns = Some(2_000_000);
         let stuck = "\n\napplication 1 has made no progress for 2.0 ms: see `partita why`\n";
         assert!(render(&report).ends_with(stuck), "{}", render(&report));
+        report.applications[0].copies_waiting = 3;
+        let copies = "\napplication 1: copies that wait for their turn: 3\n";
+        assert!(render(&report).ends_with(copies), "{}", render(&report));
         report.gpu.last_restart = Some("partita-gpu ended (signal: 9)".into());
         report.other_users = Some(OtherUsers { applications: 2, sms: 12, ..OtherUsers::default() });
         let lines = "\nlast restart partita-gpu ended (signal: 9)\nother users  2 applications, 0 \

@@ -41,6 +41,8 @@ pub struct EngineConfig {
     /// their expected total duration reaches this time. It covers the time after which the daemon
     /// sees that a launch has ended.
     pub ahead: Nanos,
+    /// The order of copies between host and device.
+    pub copies: CopyPolicy,
     /// Operations of one session that may wait in the engine. One more ends the session.
     pub session_operations: usize,
     /// Allocations of device memory that one session may have at a time.
@@ -55,6 +57,17 @@ pub struct EngineConfig {
     pub hold_up: Nanos,
     /// Entries that the trace keeps.
     pub trace_entries: usize,
+}
+
+/// The order in which copies between host and device go to the device.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum CopyPolicy {
+    /// As a program alone would have it: each goes as soon as its stream comes to it. For
+    /// comparisons.
+    Arrival,
+    /// What makes kernels ready soonest, within each user's part of the link.
+    #[default]
+    Readiness,
 }
 
 /// The clock by which applications rest whose kernels run alone.
@@ -85,6 +98,7 @@ impl Default for EngineConfig {
             originals: Originals::default(),
             stream_depth: 64,
             ahead: Nanos(100_000),
+            copies: CopyPolicy::default(),
             session_operations: 1 << 20,
             session_allocations: 1 << 20,
             no_progress: Nanos(1_000_000_000),

@@ -80,7 +80,7 @@ use partita_model::request::{
 };
 
 pub use action::{Action, LogLevel};
-pub use config::{EngineConfig, Rests};
+pub use config::{CopyPolicy, EngineConfig, Rests};
 pub use engine::Engine;
 pub use handover::ledger::occupancy;
 pub use launches::CancelError;

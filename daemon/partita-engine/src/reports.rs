@@ -28,6 +28,7 @@ impl Engine {
                 launches_completed: account.map_or(0, |account| account.launches_completed()),
                 ctas_completed: account.map_or(0, |account| account.ctas_completed()),
                 stuck_ns: machines.launches.stuck_for(id).map(|time| time.0),
+                copies_waiting: ids.clone().map(|id| machines.sessions.copies_waiting(*id)).sum(),
                 kernels: self.kernel_reports(id),
             }
         };

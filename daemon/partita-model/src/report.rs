@@ -170,6 +170,9 @@ pub struct ApplicationReport {
     /// Device time in nanoseconds for which a launch of it has been stuck; absent where none is.
     #[serde(default)]
     pub stuck_ns: Option<u64>,
+    /// Copies between host and device that wait for their turn.
+    #[serde(default)]
+    pub copies_waiting: u64,
     /// Kernels that it has launched so far, in order of first launch.
     pub kernels: Vec<KernelReport>,
 }

@@ -216,7 +216,10 @@ impl Machines {
     /// Submits the head of a stream's queue as long as that goes.
     fn pump_stream(&mut self, turn: &mut Turn<'_>, session: SessionId, stream: StreamId) -> Pumped {
         let mut pumped = Pumped::Nothing;
-        while let Some(id) = self.sessions.submittable(turn.config(), session, stream) {
+        while let Some(id) = {
+            let now = turn.now();
+            self.sessions.submittable((turn.config(), now), session, stream)
+        } {
             match self.submit(turn, (session, stream), id) {
                 Ok(Pumped::Some) => pumped = Pumped::Some,
                 Ok(Pumped::Nothing) => return pumped,

@@ -1,18 +1,24 @@
-//! Copies between host and device: users take turns.
+//! Copies between host and device: which goes to the device, and when.
 //!
 //! A device carries out the copies of one direction one after the other, in the order of their
-//! submission. What a user has on the device therefore keeps every other user's next copy waiting,
-//! whether one session has submitted it or a hundred have. So a user has few bytes of each
-//! direction in flight, and fewer while another user copies ([`Bound`]). Longer copies go to the
-//! device piece by piece. The streams of one user take turns after each piece.
+//! submission. What is on the device therefore keeps every other copy of its direction waiting. So
+//! the device has few bytes of each direction, and fewer while several users copy ([`Bound`]).
+//! Longer copies go to the device piece by piece. [`CopyOrder`] says which copy is the next.
+//!
+//! A copy takes part in the order once nothing else is before it in its stream: a copy behind a
+//! kernel would keep the copies of others waiting until the kernel has ended. A short one may go to
+//! the device behind the kernel where nobody else copies, because the device then need not wait for
+//! the host.
 
 use super::Sessions;
-use super::record::{Operation, Queued, Stage, Then};
+use super::copy_order::{CopyOrder, Rank, Standing};
+use super::record::{Operation, Queued, Session, Stage, Stream, Then};
 use crate::effects::Effect;
 use crate::turn::{Bug, Turn};
+use crate::{CopyPolicy, EngineConfig};
 use partita_device::{HostSpan, Work};
 use partita_model::{CudaResult, DeviceAddress, Nanos, OperationId, SessionId, StreamId, TenantId};
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 
 /// Bytes that a GPU copies in the time that a copy costs whatever its length (8 µs at the 12 GB/s
 /// of PCI Express 3).
@@ -20,8 +26,16 @@ const FIXED_BYTES: u64 = 96 << 10;
 /// Device time for which a user counts as copying after its last copy. Programs that alternate
 /// copies and kernels copy again sooner.
 const RECENT: Nanos = Nanos(10_000_000);
+/// Operations of a stream in which the launch behind a copy is looked for.
+const LOOKED_AT: usize = 64;
+/// A launch behind copies of at most this many bytes, or a copy of that length behind a kernel, may
+/// be on the device early. The device carries that in about 100 µs, so little waits for it.
+const EARLY_BYTES: u64 = 1 << 20;
+/// Bytes of copies of one direction that may be on the device early, [`FIXED_BYTES`] for each
+/// included.
+const EARLY_IN_FLIGHT: u64 = 4 << 20;
 
-/// What a user may have in flight of one direction.
+/// What may be in flight of one direction.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Bound {
     /// The longest piece in bytes.
@@ -31,53 +45,155 @@ struct Bound {
 }
 
 impl Bound {
-    /// Beside a user that copies: one piece, or two small copies. Half of the time goes to bytes.
-    const BESIDE: Bound = Bound { piece: 128 << 10, in_flight: (128 << 10) + FIXED_BYTES };
-    /// Beside users that do not copy: a millisecond. The pieces cost at most 3 % of the rate.
-    const AMONG: Bound = Bound { piece: 16 << 20, in_flight: 32 << 20 };
-    /// No other user is connected.
+    /// No other user is connected, and no other stream copies.
     const ONLY: Bound = Bound { piece: u64::MAX, in_flight: 32 << 20 };
+    /// No other user copies, and no other stream: a millisecond. The pieces cost at most 1 % of the
+    /// rate.
+    const AMONG: Bound = Bound { piece: 16 << 20, in_flight: 32 << 20 };
+    /// No other user copies: a third of a millisecond. The pieces cost at most 3 % of the rate.
+    const STREAMS: Bound = Bound::two_of(4 << 20);
+
+    /// While several users copy, pieces are no longer than the shortest copy that another user
+    /// asked for lately. Half of the time goes to bytes where they have 128 KiB, their least. A
+    /// user who has not copied lately waits for at most two pieces of 1 MiB.
+    fn beside(shortest: u64) -> Bound {
+        Bound::two_of(shortest.clamp(128 << 10, 1 << 20))
+    }
+
+    /// Two pieces: the device has the next one when the first ends.
+    const fn two_of(piece: u64) -> Bound {
+        Bound { piece, in_flight: 2 * (piece + FIXED_BYTES) }
+    }
 }
 
 /// The direction of a copy.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     ToDevice,
     ToHost,
 }
 
-/// One user's copies of one direction.
-#[derive(Debug, Default)]
-struct User {
-    copies: usize,
-    /// What they cost in bytes.
-    cost: u64,
-    /// When a copy began or ended last.
+/// The direction and the length in bytes of work that is a copy between host and device.
+fn copy_of(work: &Work) -> Option<(Way, u64)> {
+    match work {
+        Work::CopyToDevice { from, .. } => Some((Way::ToDevice, from.bytes())),
+        Work::CopyToHost { to, .. } => Some((Way::ToHost, to.bytes())),
+        _ => None,
+    }
+}
+
+/// What was seen of a user's copies of one direction.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// When a copy began, ended or came last.
     last: Nanos,
-    /// Copies at the head of their stream, in the order of their turns.
-    waiting: VecDeque<Waiting>,
+    /// The shortest of the latest copies in bytes, and when it came.
+    shortest: (u64, Nanos),
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Waiting {
-    id: OperationId,
-    session: SessionId,
+/// A copy, or a piece of one, that the device has.
+#[derive(Clone, Copy, Debug)]
+struct Flight {
+    tenant: TenantId,
     stream: StreamId,
+    cost: u64,
+    /// The device has it although a kernel is before it.
+    is_early: bool,
 }
 
-impl User {
-    fn copies_at(&self, now: Nanos) -> bool {
-        self.copies > 0 || !self.waiting.is_empty() || self.last + RECENT > now
+/// One direction.
+#[derive(Debug, Default)]
+struct Link {
+    order: CopyOrder,
+    /// Where the copies are that wait.
+    places: BTreeMap<OperationId, (SessionId, StreamId)>,
+    in_flight: BTreeMap<OperationId, Flight>,
+    /// What is in flight, without what is early, and what is early.
+    cost: u64,
+    early: u64,
+    users: BTreeMap<TenantId, Seen>,
+}
+
+impl Link {
+    /// The shortest of the latest copies of other users, where others copy or did lately.
+    fn shortest_of_others(&self, own: TenantId, now: Nanos) -> Option<u64> {
+        let others = self.users.iter().filter(|(user, _)| **user != own);
+        let recent = others.filter(|(user, seen)| seen.last + RECENT > now || self.copies(**user));
+        recent.map(|(_, seen)| seen.shortest.0).min()
+    }
+
+    /// Whether the device has copies of a user.
+    fn copies(&self, user: TenantId) -> bool {
+        self.in_flight.values().any(|flight| flight.tenant == user)
+    }
+
+    /// Whether copies of another stream wait or are in flight.
+    fn has_company(&self, stream: StreamId) -> bool {
+        self.in_flight.values().any(|flight| flight.stream != stream)
+            || self.places.values().any(|(_, other)| *other != stream)
+    }
+
+    fn saw(&mut self, user: TenantId, bytes: Option<u64>, now: Nanos) {
+        let new = Seen { last: now, shortest: (u64::MAX, now) };
+        let seen = self.users.entry(user).or_insert(new);
+        seen.last = now;
+        if let Some(bytes) = bytes
+            && (bytes <= seen.shortest.0 || seen.shortest.1 + RECENT <= now)
+        {
+            seen.shortest = (bytes, now);
+        }
+    }
+
+    /// Whether `cost` more bytes may be in flight.
+    fn fits(&self, cost: u64, bound: Bound) -> bool {
+        let is_idle = self.in_flight.values().all(|flight| flight.is_early);
+        is_idle || self.cost.saturating_add(cost) <= bound.in_flight
+    }
+
+    fn begin(&mut self, id: OperationId, flight: Flight, now: Nanos) {
+        if flight.is_early {
+            self.early += flight.cost;
+        } else {
+            self.cost += flight.cost;
+        }
+        self.in_flight.insert(id, flight);
+        self.saw(flight.tenant, None, now);
+    }
+
+    /// An operation has ended. Whether it was a copy of this direction.
+    fn end(&mut self, id: OperationId, now: Nanos) -> bool {
+        let Some(flight) = self.in_flight.remove(&id) else { return false };
+        if flight.is_early {
+            self.early -= flight.cost;
+        } else {
+            self.cost -= flight.cost;
+        }
+        self.saw(flight.tenant, None, now);
+        if self.in_flight.is_empty() {
+            self.order.rest();
+            // One look for each pause keeps the users few.
+            self.users.retain(|_, seen| seen.last + RECENT > now);
+        }
+        true
+    }
+
+    /// Where the copy is whose turn is next.
+    fn next(&self) -> Option<(SessionId, StreamId)> {
+        self.order.next().and_then(|id| self.places.get(&id)).copied()
+    }
+
+    /// A copy waits no longer.
+    fn leave(&mut self, id: OperationId) {
+        self.order.remove(id);
+        self.places.remove(&id);
     }
 }
 
 /// The copies of all users.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    users: BTreeMap<(Way, TenantId), User>,
-    in_flight: BTreeMap<OperationId, (Way, TenantId, u64)>,
-    /// All that wait.
-    waiting: BTreeSet<OperationId>,
+    to_device: Link,
+    to_host: Link,
 }
 
 /// What the head of a stream may submit now.
@@ -91,74 +207,28 @@ pub(crate) enum CopyTurn {
 }
 
 impl Copies {
-    /// Whether another user copies, or did lately.
-    fn is_beside(&self, (way, own): (Way, TenantId), now: Nanos) -> bool {
-        let of_way = (way, TenantId(0))..=(way, TenantId(u32::MAX));
-        self.users.range(of_way).any(|((_, user), of)| *user != own && of.copies_at(now))
-    }
-
-    /// Whether a copy may go before all others of its user.
-    fn has_turn(&mut self, of: (Way, TenantId), waiting: Waiting, cost: u64, bound: Bound) -> bool {
-        let user = self.users.entry(of).or_default();
-        let is_next = user.waiting.front().is_none_or(|first| first.id == waiting.id);
-        let fits = user.copies == 0 || user.cost.saturating_add(cost) <= bound.in_flight;
-        if is_next && fits {
-            user.waiting.pop_front();
-            self.waiting.remove(&waiting.id);
-            return true;
+    fn link(&self, way: Way) -> &Link {
+        match way {
+            Way::ToDevice => &self.to_device,
+            Way::ToHost => &self.to_host,
         }
-        if self.waiting.insert(waiting.id) {
-            user.waiting.push_back(waiting);
+    }
+
+    fn link_mut(&mut self, way: Way) -> &mut Link {
+        match way {
+            Way::ToDevice => &mut self.to_device,
+            Way::ToHost => &mut self.to_host,
         }
-        false
     }
 
-    /// A copy begins. The copy whose turn is next, which may have room too.
-    fn begin(
-        &mut self,
-        id: OperationId,
-        (way, tenant): (Way, TenantId),
-        cost: u64,
-        now: Nanos,
-    ) -> Option<Waiting> {
-        self.in_flight.insert(id, (way, tenant, cost));
-        let user = self.users.entry((way, tenant)).or_default();
-        user.copies += 1;
-        user.cost = user.cost.saturating_add(cost);
-        user.last = now;
-        user.waiting.front().copied()
+    fn links(&self) -> [&Link; 2] {
+        [&self.to_device, &self.to_host]
     }
 
-    /// An operation has ended. The copy whose turn is next, if the operation was a copy.
-    fn end(&mut self, id: OperationId, now: Nanos) -> Option<Waiting> {
-        let (way, tenant, cost) = self.in_flight.remove(&id)?;
-        let user = self.users.get_mut(&(way, tenant))?;
-        user.copies -= 1;
-        user.cost -= cost;
-        user.last = now;
-        let next = user.waiting.front().copied();
-        // One look for each copy keeps the users few.
-        self.users.retain(|_, user| user.copies_at(now));
-        next
-    }
-
-    /// Drops what a session lets wait. The copies whose turn may be next.
-    fn forget(&mut self, session: SessionId) -> Vec<Waiting> {
-        let mut next = Vec::new();
-        for user in self.users.values_mut() {
-            let waited = user.waiting.len();
-            user.waiting.retain(|waiting| {
-                let stays = waiting.session != session;
-                if !stays {
-                    self.waiting.remove(&waiting.id);
-                }
-                stays
-            });
-            if user.waiting.len() < waited {
-                next.extend(user.waiting.front());
-            }
-        }
-        next
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.links().iter().all(|link| {
+            link.order.len() == 0 && link.in_flight.is_empty() && link.cost + link.early == 0
+        })
     }
 
     pub(super) fn device_lost(&mut self) {
@@ -167,6 +237,12 @@ impl Copies {
 }
 
 impl Sessions {
+    /// Copies of a session that wait for their turn.
+    pub(crate) fn copies_waiting(&self, session: SessionId) -> u64 {
+        let places = self.copies.links().into_iter().flat_map(|link| link.places.values());
+        places.filter(|(of, _)| *of == session).count() as u64
+    }
+
     /// What a stream's head may submit of `work`: all of it where it is no copy between host and
     /// device.
     pub(crate) fn copy_turn(
@@ -176,31 +252,161 @@ impl Sessions {
         id: OperationId,
         work: Work,
     ) -> CopyTurn {
-        let (way, bytes) = match &work {
-            Work::CopyToDevice { from, .. } => (Way::ToDevice, from.bytes()),
-            Work::CopyToHost { to, .. } => (Way::ToHost, to.bytes()),
-            _ => return CopyTurn::Whole(work),
+        let Some((way, bytes)) = copy_of(&work) else { return CopyTurn::Whole(work) };
+        if turn.config().copies == CopyPolicy::Arrival {
+            return CopyTurn::Whole(work);
+        }
+        let Some(record) = self.records.get(&session) else { return CopyTurn::Whole(work) };
+        let (tenant, now) = (record.identity.tenant, turn.now());
+        let target = record.streams.get(&stream);
+        let is_ready = target.is_none_or(|target| self.is_copy_ready(target, way))
+            && self.operations.get(&id).is_none_or(|head| !self.waits_for_another(head));
+        let flight = |bytes: u64, is_early| Flight {
+            tenant,
+            stream,
+            cost: bytes.saturating_add(FIXED_BYTES),
+            is_early,
         };
-        let tenant = self.records.get(&session).map(|record| record.identity.tenant);
-        let Some(tenant) = tenant else { return CopyTurn::Whole(work) };
-        let of = (way, tenant);
-        let bound = match self.copies.is_beside(of, turn.now()) {
-            true => Bound::BESIDE,
-            false if bytes <= Bound::AMONG.piece || self.is_only_user(tenant) => Bound::ONLY,
-            false => Bound::AMONG,
+        if !is_ready {
+            // [`Sessions::is_early`] has looked whether it may.
+            self.copies.link_mut(way).begin(id, flight(bytes, true), now);
+            return CopyTurn::Whole(work);
+        }
+        let standing = self.standing((session, stream), id, (way, bytes));
+        let is_only = self.is_only_user(tenant);
+        let link = self.copies.link_mut(way);
+        link.saw(tenant, (!link.order.is_waiting(id)).then_some(bytes), now);
+        link.order.enter(id, tenant, standing);
+        link.places.insert(id, (session, stream));
+        let bound = match link.shortest_of_others(tenant, now) {
+            Some(shortest) => Bound::beside(shortest),
+            None if link.has_company(stream) => Bound::STREAMS,
+            None if is_only => Bound::ONLY,
+            None => Bound::AMONG,
         };
-        let cost = bytes.min(bound.piece).saturating_add(FIXED_BYTES);
-        let waiting = Waiting { id, session, stream };
-        if !self.copies.has_turn(of, waiting, cost, bound) {
+        let flight = flight(bytes.min(bound.piece), false);
+        if link.order.next() != Some(id) || !link.fits(flight.cost, bound) {
+            // Nothing that ends would let it go.
+            let next = link.next().filter(|_| link.in_flight.is_empty());
+            next.into_iter().for_each(|place| pump(turn, place));
             return CopyTurn::Wait(work);
         }
         let cut = cut(&work, bound.piece);
         let submitted = if cut.is_some() { OperationId(turn.next_id()) } else { id };
-        let next = self.copies.begin(submitted, of, cost, turn.now());
-        next.into_iter().for_each(|waiting| pump(turn, waiting));
+        link.order.carry(id, flight.cost, cut.is_none());
+        link.begin(submitted, flight, now);
         match cut {
             Some((piece, rest)) => CopyTurn::Piece { piece: (submitted, piece), rest },
-            None => CopyTurn::Whole(work),
+            None => {
+                link.leave(id);
+                link.next().into_iter().for_each(|place| pump(turn, place));
+                CopyTurn::Whole(work)
+            }
+        }
+    }
+
+    /// What a copy is ordered by that is at the head of its stream.
+    fn standing(
+        &self,
+        (session, stream): (SessionId, StreamId),
+        id: OperationId,
+        (way, bytes): (Way, u64),
+    ) -> Standing {
+        let cost = bytes.saturating_add(FIXED_BYTES);
+        let (mut own, mut before) = (cost, cost);
+        let stream = self.records.get(&session).and_then(|record| record.streams.get(&stream));
+        let is_awaited = stream.is_some_and(|stream| stream.is_awaited(id));
+        let behind = stream.into_iter().flat_map(|stream| stream.queue.iter());
+        for operation in behind.filter(|other| **other != id).take(LOOKED_AT) {
+            match self.operations.get(operation).map(|operation| &operation.stage) {
+                Some(Stage::Queued(Queued::Launch(_) | Queued::Forming(_))) => break,
+                Some(Stage::Queued(Queued::Plain(work))) => {
+                    let Some((other, bytes)) = copy_of(work) else { continue };
+                    let cost = bytes.saturating_add(FIXED_BYTES);
+                    before = before.saturating_add(cost);
+                    if other == way {
+                        own = own.saturating_add(cost);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // The launch for which a program copies to the device may come later.
+        let is_last = way == Way::ToHost && !is_awaited;
+        Standing { rank: Rank { is_last, before }, own }
+    }
+
+    /// Something was appended to a stream, or waits for it: its head may have another place in the
+    /// order of copies.
+    pub(super) fn copy_stands_anew(&mut self, (session, stream): (SessionId, StreamId)) {
+        let Some(record) = self.records.get(&session) else { return };
+        let tenant = record.identity.tenant;
+        let Some(&id) = record.streams.get(&stream).and_then(|stream| stream.queue.front()) else {
+            return;
+        };
+        let Some(Stage::Queued(Queued::Plain(work))) = self.operations.get(&id).map(|o| &o.stage)
+        else {
+            return;
+        };
+        let Some(copy) = copy_of(work) else { return };
+        if self.copies.link(copy.0).order.is_waiting(id) {
+            let standing = self.standing((session, stream), id, copy);
+            self.copies.link_mut(copy.0).order.enter(id, tenant, standing);
+        }
+    }
+
+    /// Whether a copy can begin when the link is free: only copies of its own direction, and marks,
+    /// are before it.
+    fn is_copy_ready(&self, stream: &Stream, way: Way) -> bool {
+        let link = self.copies.link(way);
+        stream.in_flight.iter().all(|before| {
+            let operation = self.operations.get(before);
+            let is_mark = operation.is_none_or(|o| matches!(o.then, Then::Record { .. }));
+            is_mark || link.in_flight.contains_key(before)
+        })
+    }
+
+    /// Whether an operation waits for one of another stream that has not ended.
+    fn waits_for_another(&self, operation: &Operation) -> bool {
+        operation.after.iter().any(|on| self.operations.contains_key(on))
+    }
+
+    /// Whether the head of a stream is to wait because of copies: a copy that is not ready, or a
+    /// launch whose copies are on the device while others have work.
+    pub(super) fn is_early(
+        &self,
+        (config, now): (&EngineConfig, Nanos),
+        (record, target): (&Session, &Stream),
+        (id, operation): (OperationId, &Operation),
+    ) -> bool {
+        if config.copies == CopyPolicy::Arrival {
+            return false;
+        }
+        match &operation.stage {
+            Stage::Queued(Queued::Plain(work)) => {
+                let Some((way, bytes)) = copy_of(work) else { return false };
+                let link = self.copies.link(way);
+                let is_ready =
+                    !self.waits_for_another(operation) && self.is_copy_ready(target, way);
+                if is_ready || link.order.is_waiting(id) {
+                    return false;
+                }
+                let tenant = record.identity.tenant;
+                let may = bytes <= EARLY_BYTES
+                    && link.early + bytes + FIXED_BYTES <= EARLY_IN_FLIGHT
+                    && !link.has_company(operation.stream)
+                    && link.shortest_of_others(tenant, now).is_none();
+                !may
+            }
+            Stage::Queued(Queued::Launch(_) | Queued::Forming(_)) => {
+                let links = self.copies.links();
+                let of = |id| links.iter().find_map(|link| link.in_flight.get(id));
+                let before: u64 =
+                    target.in_flight.iter().filter_map(of).map(|flight| flight.cost).sum();
+                let others = self.operations.len() > target.in_flight.len() + target.queue.len();
+                before > EARLY_BYTES && others
+            }
+            Stage::Queued(Queued::Gate) | Stage::Starting | Stage::InFlight => false,
         }
     }
 
@@ -237,20 +443,33 @@ impl Sessions {
         Ok(true)
     }
 
-    /// An operation has ended: if it was a copy, the next copy of its user has its turn.
+    /// An operation has ended: if it was a copy, the next copy of its direction has its turn.
     pub(super) fn copy_ended(&mut self, turn: &mut Turn<'_>, id: OperationId) {
-        let next = self.copies.end(id, turn.now());
-        next.into_iter().for_each(|waiting| pump(turn, waiting));
+        for way in [Way::ToDevice, Way::ToHost] {
+            let link = self.copies.link_mut(way);
+            if link.end(id, turn.now()) {
+                link.next().into_iter().for_each(|place| pump(turn, place));
+            }
+        }
     }
 
     /// Drops the copies that a session lets wait.
     pub(super) fn forget_copies(&mut self, turn: &mut Turn<'_>, session: SessionId) {
-        let next = self.copies.forget(session);
-        next.into_iter().for_each(|waiting| pump(turn, waiting));
+        for way in [Way::ToDevice, Way::ToHost] {
+            let link = self.copies.link_mut(way);
+            let own = link.places.iter().filter(|(_, place)| place.0 == session);
+            let own: Vec<OperationId> = own.map(|(id, _)| *id).collect();
+            for &id in &own {
+                link.leave(id);
+            }
+            if !own.is_empty() {
+                link.next().into_iter().for_each(|place| pump(turn, place));
+            }
+        }
     }
 }
 
-fn pump(turn: &mut Turn<'_>, Waiting { session, stream, .. }: Waiting) {
+fn pump(turn: &mut Turn<'_>, (session, stream): (SessionId, StreamId)) {
     turn.push(Effect::PumpStream(session, stream));
 }
 

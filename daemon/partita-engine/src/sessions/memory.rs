@@ -120,7 +120,12 @@ impl Sessions {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let work = Queued::Plain(if nothing { Work::Marker } else { work });
-        self.append(turn, (id, stream), work, Then::Reply { sequence }, None);
+        let is_blocking = matches!(&work, Queued::Plain(Work::CopyToHost { to, .. })
+            if self.records.get(&id).is_some_and(|record| to.memory().1 < record.staging_bytes));
+        let copy = self.append(turn, (id, stream), work, Then::Reply { sequence }, None);
+        if is_blocking {
+            self.are_awaited(id, &[copy]);
+        }
         Ok(())
     }
 

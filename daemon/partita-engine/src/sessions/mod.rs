@@ -9,6 +9,7 @@
 
 mod ahead;
 mod copies;
+mod copy_order;
 mod events;
 mod forms;
 mod memory;
@@ -126,6 +127,7 @@ impl Sessions {
         let session = Session {
             application,
             arena: None,
+            staging_bytes: u64::MAX,
             window_id,
             window: Window::new(window),
             guards,
@@ -240,6 +242,7 @@ impl Sessions {
         variables: u64,
     ) -> Option<AddressRange> {
         let record = self.records.get_mut(&session)?;
+        record.staging_bytes = memory.memory().1;
         let range = record.window.room_for_host(memory.bytes())?;
         let mapping = turn.device.host_mapping()?;
         match mapping.map_host(record.window_id, range.start, memory, variables) {
@@ -490,7 +493,7 @@ impl Sessions {
 
     /// Whether nothing is queued, in flight or being loaded.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.operations.is_empty() && self.loading.is_empty()
+        self.operations.is_empty() && self.loading.is_empty() && self.copies.is_at_rest()
     }
 
     /// Device memory in use by all sessions, in bytes.

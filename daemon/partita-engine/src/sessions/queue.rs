@@ -1,9 +1,10 @@
 //! Streams: what goes to the device when.
 //!
 //! The device keeps the order inside a stream, so the engine submits ahead. An operation waits in
-//! the engine only in three cases: an operation of another stream that it depends on has not been
+//! the engine only in these cases: an operation of another stream that it depends on has not been
 //! submitted, the device already has enough of its stream ([`super::ahead`]), or it is a launch
-//! that may not start ([`crate::launches`]).
+//! that may not start ([`crate::launches`]). Copies between host and device, and launches behind
+//! them, wait also because of copies ([`super::copies`]).
 //!
 //! Legacy default stream (CUDA Driver API, "Stream synchronization behavior"): what is appended to
 //! it comes after everything in the session's blocking streams. What is appended to a blocking
@@ -54,6 +55,8 @@ impl Sessions {
         let id = OperationId(turn.next_id());
         let mut after: Vec<OperationId> = after.into_iter().collect();
         self.add_legacy_order(session, stream, &mut after);
+        self.are_awaited(session, &after);
+        let is_launch = matches!(queued, Queued::Launch(_) | Queued::Forming(_));
         let stage = Stage::Queued(queued);
         let operation = Operation { session, stream, after, stage, then };
         self.operations.insert(id, Box::new(operation));
@@ -62,12 +65,32 @@ impl Sessions {
         let target = record.streams.get_mut(&stream).expect("a handle names a live stream");
         target.queue.push_back(id);
         target.last = Some(id);
+        if is_launch {
+            target.last_launch = Some(id);
+        }
         // What is behind a head that waits for its turn goes when that has gone.
         if !record.awaiting_turn.contains(&stream) {
             record.backlog.insert(stream);
             turn.push(Effect::PumpStream(session, stream));
+        } else {
+            self.copy_stands_anew((session, stream));
         }
         id
+    }
+
+    /// Other streams, or the host, wait for operations of a session.
+    pub(super) fn are_awaited(&mut self, session: SessionId, operations: &[OperationId]) {
+        for id in operations {
+            let Some(stream) = self.operations.get(id).map(|operation| operation.stream) else {
+                continue;
+            };
+            let record = self.records.get_mut(&session);
+            // Helper grids have streams that the session does not know.
+            if let Some(target) = record.and_then(|record| record.streams.get_mut(&stream)) {
+                target.awaited = target.awaited.max(Some(*id));
+                self.copy_stands_anew((session, stream));
+            }
+        }
     }
 
     fn add_legacy_order(
@@ -114,7 +137,7 @@ impl Sessions {
     /// whose head depends on an operation that has not been submitted is parked until it is.
     pub(crate) fn submittable(
         &mut self,
-        config: &EngineConfig,
+        (config, now): (&EngineConfig, Nanos),
         session: SessionId,
         stream: StreamId,
     ) -> Option<OperationId> {
@@ -141,7 +164,11 @@ impl Sessions {
             record.parked.entry(on).or_default().insert(stream);
             return None;
         }
-        (!too_early).then_some(id)
+        let record = self.records.get(&session)?;
+        let target = record.streams.get(&stream)?;
+        let operation = self.operations.get(&id)?;
+        let waits = self.is_early((config, now), (record, target), (id, operation));
+        (!too_early && !waits).then_some(id)
     }
 
     /// Takes what the head of a queue will ask of the device.

@@ -35,6 +35,9 @@ pub(crate) struct Session {
     pub(super) application: ApplicationId,
     /// The memory that the session shares with the daemon.
     pub(super) arena: Option<Arc<dyn HostMemory>>,
+    /// Where the part of the arena ends through which blocking copies go, in bytes; behind it is
+    /// page-locked memory. Until that is told, all is the first part.
+    pub(super) staging_bytes: u64,
     pub(super) window_id: WindowId,
     pub(super) window: Window,
     /// What its kernels must carry.
@@ -170,6 +173,10 @@ pub(crate) struct Stream {
     pub(super) ahead: Ahead,
     /// The operation appended last; it may be done.
     pub(super) last: Option<OperationId>,
+    /// The launch appended last; it may be done.
+    pub(super) last_launch: Option<OperationId>,
+    /// The last operation for which another stream or the host waits; it may be done.
+    pub(super) awaited: Option<OperationId>,
     /// The legacy stream's operation that this stream was last made to wait for.
     pub(super) waited_legacy: Option<OperationId>,
     /// The client has destroyed the stream. It goes when it is empty.
@@ -184,9 +191,16 @@ impl Stream {
             in_flight: VecDeque::new(),
             ahead: Ahead::default(),
             last: None,
+            last_launch: None,
+            awaited: None,
             waited_legacy: None,
             destroyed: false,
         }
+    }
+
+    /// Whether a launch, another stream or the host waits for an operation.
+    pub(super) fn is_awaited(&self, id: OperationId) -> bool {
+        self.last_launch > Some(id) || self.awaited >= Some(id)
     }
 
     pub(super) fn is_empty(&self) -> bool {

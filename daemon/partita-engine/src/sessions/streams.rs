@@ -100,6 +100,7 @@ impl Sessions {
         stream: Option<StreamHandle>,
     ) -> Result<(), Refusal> {
         let pending = self.pending_of(call.session, stream)?;
+        self.are_awaited(call.session, &pending);
         let waiter = Waiter { sequence: call.sequence, pending, then: WaiterThen::Reply };
         self.wait_for(turn, call.session, waiter);
         Ok(())

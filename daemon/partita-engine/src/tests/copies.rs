@@ -1,8 +1,8 @@
 //! Copies between host and device of several users.
 
 use super::requests::{Buffer, share};
-use super::world::World;
-use crate::{CloseReason, Request, StreamHandle};
+use super::world::{MEDIUM, World};
+use crate::{CloseReason, Request, StreamHandle, StreamKind};
 use partita_model::request::ArenaRange;
 use partita_model::{DeviceAddress, SessionId, TenantId};
 use std::sync::Arc;
@@ -59,7 +59,7 @@ fn greedy(world: &mut World) -> Vec<Copier> {
     (0..SESSIONS).map(|_| Copier::new(world, GREEDY, LONG)).collect()
 }
 
-/// However many sessions a user has, another user's copy waits for one piece of them.
+/// However many sessions a user has, another user's copy waits for two pieces of them.
 #[test]
 fn users_take_turns() {
     let mut world = World::new(4);
@@ -70,22 +70,27 @@ fn users_take_turns() {
     for copier in &greedy {
         copier.to_device(&mut world);
     }
+    let waiting = world.engine.application_reports().iter().map(|a| a.copies_waiting).sum::<u64>();
+    assert_eq!(waiting, greedy.len() as u64, "the first copy waits with its rest");
     let sequence = small.to_device(&mut world);
     world.await_reply(small.session, sequence);
     let others = world.device.copied.iter().filter(|(address, _)| *address != small.device.0);
     let before: u64 = others.map(|(_, bytes)| bytes).sum();
-    assert!(before <= PIECE, "{before} bytes of another user came before");
+    assert!(before <= 2 * PIECE, "{before} bytes of another user came before");
     for copier in &greedy {
         assert_eq!(world.synchronize(copier.session), 0);
     }
     let copied = std::mem::take(&mut world.device.copied);
     let longest = copied.iter().map(|(_, bytes)| bytes).max();
     assert_eq!(longest, Some(&PIECE));
-    // The sessions of one user take turns too: all have begun among the first pieces.
-    for copier in &greedy {
-        let begun = copied.iter().position(|(address, _)| *address == copier.device.0);
-        assert!(begun.is_some_and(|at| at <= SESSIONS + 1), "{copied:?}");
-    }
+    // The copies of one user end one after the other, so that the first kernel is ready early.
+    let of = |copier: &Copier| {
+        let range = copier.device.0..copier.device.0 + LONG;
+        copied.iter().position(|(address, _)| range.contains(address))
+    };
+    let begun: Vec<Option<usize>> = greedy.iter().map(of).collect();
+    let pieces = usize::try_from(LONG / PIECE).unwrap();
+    assert!(begun[1] >= Some(pieces) && begun[2] >= Some(2 * pieces), "{begun:?}");
     for copier in &greedy {
         copier.check(&mut world);
     }
@@ -122,5 +127,79 @@ fn the_turn_of_a_session_that_ends_goes_to_the_next() {
     let last = &greedy[2];
     assert_eq!(world.synchronize(last.session), 0);
     last.check(&mut world);
+    world.finish();
+}
+
+/// A session with streams, each with memory of its own and copies of so many bytes.
+fn streams(world: &mut World, session: SessionId, lengths: &[u64]) -> Vec<DeviceAddress> {
+    let most = lengths.iter().max().copied().unwrap_or(0);
+    share(world, session, &vec![1; usize::try_from(most).unwrap()]);
+    let stream = |(number, bytes): (u64, &u64)| {
+        let (stream, kind) = (StreamHandle(number), StreamKind::NonBlocking);
+        world.send(session, Request::StreamCreate { stream, kind, priority: 0 });
+        world.alloc(session, *bytes)
+    };
+    (1..).zip(lengths).map(stream).collect()
+}
+
+fn to_device(world: &mut World, session: SessionId, stream: u64, to: DeviceAddress, bytes: u64) {
+    let from = ArenaRange { offset: 0, bytes };
+    world.send(session, Request::CopyToDevice { stream: StreamHandle(stream), to, from });
+}
+
+/// While the link is taken, the copies of a user are ordered by the bytes before the next launch.
+#[test]
+fn the_launch_that_is_ready_soonest_gets_its_copies_first() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let lengths = [10 << 20, 12 << 20, 8 << 20, 6 << 20];
+    let memory = streams(&mut world, session, &lengths);
+    for (stream, (to, bytes)) in (1..).zip(memory.iter().zip(lengths)) {
+        to_device(&mut world, session, stream, *to, bytes);
+        if stream == 3 {
+            // Its launch waits for as much again.
+            to_device(&mut world, session, stream, *to, bytes);
+        }
+        world.start(session, stream, MEDIUM, 4);
+    }
+    assert_eq!(world.synchronize(session), 0);
+    let begun = |to: &DeviceAddress| {
+        world.device.copied.iter().position(|(address, _)| *address == to.0).unwrap()
+    };
+    let mut order = [0, 1, 2, 3];
+    order.sort_by_key(|index| begun(&memory[*index]));
+    assert_eq!(order, [0, 3, 1, 2], "{:?}", world.device.copied);
+    world.finish();
+}
+
+/// A launch whose copies are under way takes no room from launches that could run.
+#[test]
+fn a_launch_is_not_started_before_its_copies_have_ended() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let memory = streams(&mut world, session, &[2 << 20, 64]);
+    world.start(session, 2, MEDIUM, 4_000);
+    let before = world.device.messages.operations;
+    to_device(&mut world, session, 1, memory[0], 2 << 20);
+    world.start(session, 1, MEDIUM, 4);
+    assert_eq!(world.device.messages.operations, before + 1, "only the copy is on the device");
+    assert_eq!(world.synchronize(session), 0);
+    world.finish();
+}
+
+/// A copy behind a kernel would keep the copies of others waiting until the kernel has ended.
+#[test]
+fn a_copy_behind_a_kernel_keeps_no_other_user_waiting() {
+    let mut world = World::new(4);
+    let small = Copier::new(&mut world, TenantId(3000), SHORT);
+    let (session, _) = world.session();
+    let memory = streams(&mut world, session, &[LONG]);
+    world.start(session, 1, MEDIUM, 400_000);
+    to_device(&mut world, session, 1, memory[0], LONG);
+    small.check(&mut world);
+    assert_eq!(world.device.grids_started, 1);
+    let copied = world.device.copied.iter().any(|(address, _)| *address == memory[0].0);
+    assert!(!copied, "the copy overtook its kernel");
+    assert_eq!(world.synchronize(session), 0);
     world.finish();
 }
