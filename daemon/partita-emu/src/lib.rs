@@ -34,7 +34,7 @@ pub mod setup;
 pub mod spec;
 pub mod timing;
 
-pub use gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing};
+pub use gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing, Transfer, Way};
 pub use memory::MemoryCheck;
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

@@ -23,11 +23,13 @@
 //! | `coscheduling` | the evaluation of Kernelet: pairs that share SMs, plans, queues |
 //! | `pairing` | pairs of applications that end, and how long they take together |
 //! | `plot` | curves and sorted bars as SVG |
+//! | `copying` | programs that copy between launches, and how much of that kernels hide |
 //! | `random` | the numbers that follow from a seed |
 
 mod application;
 mod arrivals;
 mod cells;
+pub mod copying;
 pub mod coscheduling;
 mod eight;
 mod hardware;

@@ -17,8 +17,10 @@ mod reader;
 mod sharing;
 mod sm;
 mod stream;
+mod transfers;
 
 pub use grid::{Footprint, Grid};
+pub use transfers::{Transfer, Way};
 
 use crate::exec::program::Program;
 use crate::memory::weak::Weak;
@@ -151,6 +153,8 @@ pub struct EmulatedGpu {
     sequence: u64,
     grid_ids: u64,
     copy_engines: [u64; 2],
+    /// What the copy engines have done, where that is written down.
+    transfers: Option<Vec<Transfer>>,
     residency: bool,
     events: VecDeque<Event>,
     ended: VecDeque<(OperationId, GridCounters)>,
@@ -206,6 +210,7 @@ impl EmulatedGpu {
             sequence: 0,
             grid_ids: 0,
             copy_engines: [0; 2],
+            transfers: None,
             residency: false,
             events: VecDeque::new(),
             ended: VecDeque::new(),
@@ -286,21 +291,11 @@ impl EmulatedGpu {
         let picoseconds = |bytes: u64, gigabytes_per_second: f64| {
             (bytes as f64 * 1000.0 / gigabytes_per_second) as u64
         };
-        let fixed = self.spec.copy_nanoseconds * 1000;
-        let host = |engine: &mut u64, bytes: u64, rate: f64| {
-            let start = now.max(*engine);
-            *engine = start + fixed + picoseconds(bytes, rate);
-            *engine
-        };
         let dram = self.spec.dram_gigabytes_per_second * self.spec.dram_efficiency;
         let launch = self.spec.launch_nanoseconds * 1000;
         match work {
-            Work::CopyToDevice { from, .. } => {
-                host(&mut self.copy_engines[0], from.bytes(), self.spec.copy_gigabytes_per_second)
-            }
-            Work::CopyToHost { to, .. } => {
-                host(&mut self.copy_engines[1], to.bytes(), self.spec.copy_gigabytes_per_second)
-            }
+            Work::CopyToDevice { from, .. } => self.transfer(Way::ToDevice, from.bytes()),
+            Work::CopyToHost { to, .. } => self.transfer(Way::ToHost, to.bytes()),
             Work::CopyOnDevice { bytes, .. } => now + launch + picoseconds(2 * bytes, dram),
             Work::Fill { width, count, .. } => {
                 now + launch + picoseconds(count * u64::from(*width), dram)

@@ -6,6 +6,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | `cd_search` | CD-search against even shares, MPS, time slices and an oracle |
+//! | `copies` | transfer time that kernels hide |
 //! | `emulator` | the emulated GPU: its speed, its start, its timing model |
 //! | `evaluation` | what the benchmarks of policies have in common |
 //! | `forms` | whether kernels do the same in every form |
@@ -19,6 +20,7 @@
 //! | `wire` | the border between processes |
 
 mod cd_search;
+mod copies;
 mod emulator;
 mod evaluation;
 mod forms;
@@ -48,6 +50,7 @@ struct Cli {
 #[derive(Subcommand, Debug)]
 enum Command {
     CdSearch(cd_search::CdSearchArgs),
+    Copies(copies::CopiesArgs),
     Emu(emulator::EmuArgs),
     Engine(live::EngineArgs),
     Forms(forms::FormsArgs),
@@ -63,6 +66,7 @@ enum Command {
 fn main() -> ExitCode {
     partita_cli::end(match Cli::parse().command {
         Command::CdSearch(args) => args.execute(),
+        Command::Copies(args) => args.execute(),
         Command::Emu(args) => args.execute(),
         Command::Engine(args) => args.execute(),
         Command::Forms(args) => args.execute(),
