@@ -8,7 +8,8 @@ pub struct EngineConfig {
     /// Addresses reserved per session. `None`: as many as the device has bytes of memory, at least
     /// 64 GiB.
     pub window: Option<Bytes>,
-    /// Time for which an application without work keeps its SMs. Then it lends them.
+    /// Longest time for which an application without work keeps its SMs. The time follows its own
+    /// gaps between launches.
     pub idle_grace: Nanos,
     /// Whether applications whose kernels run alone give others their share of time, and by which
     /// clock.

@@ -28,8 +28,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub struct PolicySettings {
     /// SM clock, for intervals that are set in cycles.
     pub sm_clock_khz: u32,
-    /// An application without work keeps its SMs for so long, then lends them to those who have
-    /// some.
+    /// An interval begins again where nobody had work for so long.
     pub idle_grace: Nanos,
     /// Workers that have not followed a decision for so long are reported and no longer waited for.
     pub settle_limit: Nanos,
@@ -74,8 +73,8 @@ pub struct ApplicationObservation {
     pub tag: Option<String>,
     /// Whether it has launches queued or running.
     pub has_work: bool,
-    /// Since when it has none, if it has none.
-    pub idle_since: Nanos,
+    /// If it has none: when it lends its SMs to those who have some, and takes part no longer.
+    pub lends_at: Nanos,
     /// Device time for which it has had work since it came, the present piece included.
     pub busy: Nanos,
     /// What it has done since it came.
@@ -111,7 +110,7 @@ struct Tracked {
     /// Whether it takes part: it has work, or had until a moment ago, or nobody else wants its SMs.
     active: bool,
     has_work: bool,
-    idle_since: Nanos,
+    lends_at: Nanos,
     /// When it was last seen to work on CTAs.
     worked: Nanos,
     total: Progress,
@@ -232,8 +231,7 @@ impl Policy {
         let tracked = || self.tracked.values();
         let wanted = tracked().any(|tracked| tracked.has_work);
         let idle = tracked().filter(|tracked| wanted && tracked.active && !tracked.has_work);
-        let grace =
-            idle.map(|t| Nanos(t.idle_since.0.saturating_add(self.settings.idle_grace.0))).min();
+        let grace = idle.map(|tracked| tracked.lends_at).min();
         let turn = self.selector.again_at();
         grace.into_iter().chain(self.intervals.next_at(self.now)).chain(turn).min()
     }
@@ -289,7 +287,7 @@ impl Policy {
             let tracked = self.tracked.entry(id).or_insert_with(|| Tracked {
                 active: false,
                 has_work: false,
-                idle_since: now,
+                lends_at: now,
                 worked: now,
                 total: application.total,
                 busy: Nanos(0),
@@ -309,15 +307,14 @@ impl Policy {
             tracked.launched = application.launched;
             tracked.counting = application.counting;
             tracked.stuck = application.stuck;
-            tracked.idle_since = application.idle_since.min(now);
+            tracked.lends_at = application.lends_at;
             tracked.has_work = application.has_work;
             tracked.active |= application.has_work;
             tracked.total = application.total;
         }
         if self.tracked.values().any(|tracked| tracked.has_work) {
             for tracked in self.tracked.values_mut() {
-                let waited = now.saturating_sub(tracked.idle_since);
-                tracked.active &= tracked.has_work || waited < self.settings.idle_grace;
+                tracked.active &= tracked.has_work || now < tracked.lends_at;
             }
         }
     }

@@ -135,7 +135,8 @@ impl Machines {
         {
             turn.push(Effect::Replan);
         }
-        if pending.is_confined() && self.observer.demand_began(application, turn.now()) {
+        let (now, idle_grace) = (turn.now(), turn.config().idle_grace);
+        if pending.is_confined() && self.observer.demand_began(application, now, idle_grace) {
             turn.push(Effect::Join(application));
         }
     }

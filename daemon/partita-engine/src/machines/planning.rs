@@ -99,7 +99,7 @@ impl Machines {
             tenant: application.tenant,
             tag: application.tag.clone(),
             has_work: account.has_work(),
-            idle_since: account.idle_since(),
+            lends_at: account.lends_at(turn.config().idle_grace),
             busy: account.busy(turn.now()),
             total: Progress { ctas: account.ctas_completed(), traffic },
             in_flight,

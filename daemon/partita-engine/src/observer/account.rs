@@ -1,6 +1,7 @@
 //! What one application has done since it came.
 
 use super::ProfileKey;
+use super::gaps::Gaps;
 use crate::Fence;
 use crate::launches::{FormKind, Pending};
 use partita_model::{KernelReport, Nanos, Traffic};
@@ -23,6 +24,8 @@ pub(crate) struct Account {
     /// Launches of workers and tickets queued or in flight.
     demand: usize,
     idle_since: Nanos,
+    /// Times without work between two launches.
+    gaps: Gaps,
     /// Since when it has had such launches, if it has.
     busy_since: Nanos,
     /// The time for which it had some before that.
@@ -73,8 +76,9 @@ impl Account {
         self.cramped = true;
     }
 
-    pub(crate) fn idle_since(&self) -> Nanos {
-        self.idle_since
+    /// When the application lends its SMs if it stays without work; `most` bounds the grace.
+    pub(crate) fn lends_at(&self, most: Nanos) -> Nanos {
+        self.idle_since + self.gaps.grace(most)
     }
 
     /// Time with work since the application came.
@@ -92,8 +96,13 @@ impl Account {
     }
 
     /// The application has one more launch that keeps to its partition. Whether it has to join.
-    pub(super) fn demand_began(&mut self, now: Nanos) -> bool {
+    /// `most` bounds the grace.
+    pub(super) fn demand_began(&mut self, now: Nanos, most: Nanos) -> bool {
         if self.demand == 0 {
+            // The time before the first launch is no gap.
+            if self.busy_before > Nanos(0) {
+                self.gaps.saw(now.saturating_sub(self.idle_since), most);
+            }
             self.busy_since = now;
         }
         self.demand += 1;

@@ -49,12 +49,13 @@ impl Accounts {
     }
 
     /// An application has one more launch that keeps to its partition. Whether it has to join.
-    pub(super) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
+    /// `most` bounds the grace.
+    pub(super) fn demand_began(&mut self, id: ApplicationId, now: Nanos, most: Nanos) -> bool {
         let Some(account) = self.all.get_mut(&id) else { return false };
         if !account.has_work() {
             self.at_work.insert(id);
         }
-        account.demand_began(now)
+        account.demand_began(now, most)
     }
 
     /// `launches` such launches have ended.
@@ -92,6 +93,8 @@ impl Accounts {
 mod tests {
     use super::*;
 
+    const MOST: Nanos = Nanos(1_000_000);
+
     #[test]
     fn the_sets_follow_the_accounts() {
         let mut accounts = Accounts::default();
@@ -102,12 +105,12 @@ mod tests {
         };
         for id in [a, b] {
             accounts.open(id, Nanos(0));
-            assert!(accounts.demand_began(id, Nanos(1)), "it has to join");
+            assert!(accounts.demand_began(id, Nanos(1), MOST), "it has to join");
         }
-        assert!(!accounts.demand_began(unknown, Nanos(1)));
+        assert!(!accounts.demand_began(unknown, Nanos(1), MOST));
         accounts.set_active(unknown, true);
         accounts.set_active(b, true);
-        assert!(!accounts.demand_began(b, Nanos(2)), "it has joined");
+        assert!(!accounts.demand_began(b, Nanos(2), MOST), "it has joined");
         assert_eq!(who(&accounts), (vec![a, b], vec![b]));
         accounts.demand_ended(b, Nanos(3), 1);
         assert_eq!(who(&accounts).0, [a, b]);
@@ -119,7 +122,7 @@ mod tests {
         accounts.forget_work(|id| id == a);
         assert_eq!(who(&accounts), (vec![], vec![]));
         assert!(accounts.get(b).is_none());
-        accounts.demand_began(a, Nanos(5));
+        accounts.demand_began(a, Nanos(5), MOST);
         accounts.set_active(a, true);
         accounts.close(a);
         assert_eq!(who(&accounts), (vec![], vec![]));

@@ -33,8 +33,9 @@ pub(crate) const SHORT: Nanos = LONGEST;
 /// The same before the newcomer has loaded its first module, which takes a program tens of
 /// milliseconds on a real GPU.
 pub(crate) const LONG: Nanos = Nanos(10_000_000);
-/// The longest CTA for which a newcomer may wait in addition to the time of a task. It is the time
-/// for which an application without work keeps its SMs ([`crate::EngineConfig::idle_grace`]).
+/// The longest CTA for which a newcomer may wait in addition to the time of a task. It is the
+/// longest time for which an application without work keeps its SMs
+/// ([`crate::EngineConfig::idle_grace`]).
 const LONGEST_CTA: Nanos = Nanos(1_000_000);
 /// The time that a CTA without loops is taken to need: 32 warps of some thousand instructions.
 const STRAIGHT: Nanos = Nanos(50_000);

@@ -5,6 +5,7 @@
 //! | `account` | what each application has done |
 //! | `accounts` | all accounts, and which applications have work or take part in sharing |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
+//! | `gaps` | how long an application without work keeps its SMs |
 //! | `launch_times` | how long launches take, and which may run as they were written |
 //! | `slices` | how large the slices of a launch are |
 //! | `profiling` | what kernels do, counted at their first launches |
@@ -16,6 +17,7 @@
 mod account;
 mod accounts;
 mod cta_times;
+mod gaps;
 mod hit_rates;
 mod launch_times;
 mod profiling;
@@ -114,7 +116,7 @@ impl Observer {
         // The policy knows only who was idle when it last looked.
         let idle = self.accounts.active().filter(|(_, account)| !account.has_work());
         let idle = idle.filter(|(id, _)| is_policed(*id));
-        let grace = idle.map(|(_, account)| account.idle_since() + idle_grace).min();
+        let grace = idle.map(|(_, account)| account.lends_at(idle_grace)).min();
         grace.into_iter().chain(self.policy.next_at()).min()
     }
 
@@ -135,8 +137,14 @@ impl Observer {
     }
 
     /// An application has one more launch that keeps to its partition. Whether it has to join.
-    pub(crate) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
-        self.accounts.demand_began(id, now)
+    /// `idle_grace` bounds its grace.
+    pub(crate) fn demand_began(
+        &mut self,
+        id: ApplicationId,
+        now: Nanos,
+        idle_grace: Nanos,
+    ) -> bool {
+        self.accounts.demand_began(id, now, idle_grace)
     }
 
     /// `launches` such launches have ended.

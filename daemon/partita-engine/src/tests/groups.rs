@@ -34,7 +34,7 @@ fn it_runs_on_whole_groups_beside_workers_of_others() {
     world.start(a, 0, LONG, 100_000);
     world.run_for(100);
     world.start(b, 0, MACHINE, 64);
-    world.run_for(200);
+    world.run_for(100);
     // Of an even share of four SMs, 4 to 7, one is a whole group, and of two others it has as much
     // of each.
     assert_eq!(world.device.kept_to, [set("2,4,6-7")]);

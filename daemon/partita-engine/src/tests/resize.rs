@@ -42,15 +42,70 @@ fn an_idle_application_lends_its_sms_after_the_grace_time() {
     world.start(a, 0, SHORT, 24);
     assert_eq!(world.synchronize(a), 0);
     assert_eq!(world.partition(second).len(), 12);
-    world.run_for(900);
-    assert_eq!(world.partition(second).len(), 12);
-    world.run_for(200);
+    world.run_for(40);
+    assert_eq!(world.partition(second).len(), 12, "two borders take longer than that");
+    world.run_for(60);
     assert_eq!((world.partition(first).len(), world.partition(second).len()), (0, 24));
     world.start(a, 0, SHORT, 24);
     assert_eq!(world.synchronize(a), 0, "it has them back");
     assert_eq!(world.partition(second).len(), 12);
+    // It was away for 100 us: such a gap is waited for now, twice over.
+    world.run_for(150);
+    assert_eq!(world.partition(second).len(), 12);
+    world.run_for(150);
+    assert_eq!(world.partition(second).len(), 24);
     world.close(b, CloseReason::Died);
     world.finish();
+}
+
+/// Borders that move while an application launches short kernels with such gaps, in microseconds,
+/// beside one with a long launch.
+fn borders_with_gaps(gap: u64) -> usize {
+    let mut world = World::new(24);
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    world.engine.set_trace(&mut world.device, true).unwrap();
+    world.start(b, 0, LONG, 1_000_000);
+    for _ in 0..40 {
+        world.start(a, 0, SHORT, 24);
+        assert_eq!(world.synchronize(a), 0);
+        world.run_for(gap);
+    }
+    let entries = world.engine.trace_report(None).entries;
+    let moved = entries.iter().filter(|entry| matches!(entry, TraceEntry::Resize { .. })).count();
+    world.close(b, CloseReason::Died);
+    world.finish();
+    moved
+}
+
+#[test]
+fn gaps_between_short_launches_move_no_borders() {
+    // Two entries for each border, there and back: the arrival, and the first gap where it is
+    // longer than two borders take.
+    for (gap, most) in [(10, 4), (40, 4), (150, 8), (450, 8)] {
+        let moved = borders_with_gaps(gap);
+        assert!(moved <= most, "{moved} moves with gaps of {gap} us");
+    }
+    // Pauses are no gaps: others have the SMs meanwhile.
+    let moved = borders_with_gaps(1_500);
+    assert!(moved >= 80, "{moved} moves");
+}
+
+#[test]
+fn a_session_that_has_ended_keeps_no_sms() {
+    for reason in [CloseReason::Goodbye, CloseReason::Died] {
+        let mut world = World::new(24);
+        let ((a, _), (b, second)) = (world.session(), world.session());
+        world.start(b, 0, LONG, 100_000);
+        world.start(a, 0, SHORT, 24);
+        assert_eq!(world.synchronize(a), 0);
+        world.run_for(5);
+        assert_eq!(world.partition(second).len(), 12);
+        world.close(a, reason);
+        world.run_for(1);
+        assert_eq!(world.partition(second).len(), 24, "{reason:?}");
+        world.close(b, CloseReason::Died);
+        world.finish();
+    }
 }
 
 #[test]

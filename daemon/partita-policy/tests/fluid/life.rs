@@ -308,7 +308,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             tenant: TenantId(small(random, 3)),
             tag: (random.below(2) == 0).then(|| "a".to_owned()),
             has_work: random.below(4) > 0,
-            idle_since: Nanos(any(random)),
+            lends_at: Nanos(any(random)),
             busy: Nanos(any(random)),
             in_flight: any(random),
             launched: any(random),

@@ -27,6 +27,9 @@ pub(crate) fn gpu(sms: u16) -> Calibration {
     }
 }
 
+/// For how long an application without work keeps its SMs.
+const GRACE: Nanos = Nanos(1_000_000);
+
 /// A seeded generator (SplitMix64, Steele et al. 2014).
 #[derive(Clone)]
 pub(crate) struct Random(pub(crate) u64);
@@ -281,7 +284,7 @@ impl Simulator {
             tenant: TenantId(1000),
             tag: None,
             has_work: running.has_work,
-            idle_since: self.nanos(running.last_work),
+            lends_at: self.nanos(running.last_work) + GRACE,
             busy: self.nanos(running.busy),
             in_flight: together,
             launched: u64::from(running.program.slots.unwrap_or(1_000_000)) * u64::from(per_sm),

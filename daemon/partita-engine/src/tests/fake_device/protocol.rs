@@ -206,6 +206,8 @@ impl FakeDevice {
                     return self.ticket_leaves(i, sm, slot);
                 }
                 if self.grids[i].traits.faults {
+                    // It has registered.
+                    self.grids[i].ctas[j].state = State::Border;
                     self.fault(i);
                     return None;
                 }

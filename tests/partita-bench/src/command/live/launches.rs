@@ -112,7 +112,7 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 tenant: TenantId(1000),
                 tag: None,
                 has_work: true,
-                idle_since: Nanos(0),
+                lends_at: now,
                 busy: now,
                 total: Progress { ctas: done[id as usize - 1] / 10, traffic: None },
                 in_flight: 32,
