@@ -109,6 +109,50 @@ fn those_without_work_lend_their_sms_and_get_them_back() {
     }
 }
 
+fn classifications(simulator: &Simulator) -> usize {
+    simulator.policy.records().filter(|record| record.stage == "profile").count()
+}
+
+#[test]
+fn a_group_that_comes_again_goes_on_where_it_was() {
+    let mut simulator = simulator(24, 9);
+    let ids = unlike().map(|program| simulator.arrive(program));
+    simulator.converge();
+    let found = simulator.active(ids[0]);
+    assert!(found < 12, "{found}");
+    for _ in 0..5 {
+        simulator.running[1].has_work = false;
+        simulator.advance(800_000);
+        assert_eq!(simulator.active(ids[0]), 24);
+        simulator.running[1].has_work = true;
+        simulator.advance(simulator.drain + 1_000);
+        assert_eq!(simulator.active(ids[0]), found);
+    }
+    assert_eq!(classifications(&simulator), 1);
+    // Another group is another search, and so is one on other SMs.
+    simulator.arrive(unlike()[1]);
+    simulator.converge();
+    assert_eq!(classifications(&simulator), 2);
+    simulator.running.pop();
+    simulator.advance(20_000);
+    assert_eq!((simulator.active(ids[0]), classifications(&simulator)), (found, 2));
+}
+
+#[test]
+fn a_search_that_was_cut_off_goes_on() {
+    let mut simulator = simulator(24, 9);
+    let ids = unlike().map(|program| simulator.arrive(program));
+    // No turn is as long as the search.
+    for _ in 0..16 {
+        simulator.running[1].has_work = false;
+        simulator.advance(800_000);
+        simulator.running[1].has_work = true;
+        simulator.advance(90_000);
+    }
+    assert!(simulator.active(ids[0]) < 12, "{:?}", simulator.policy.current());
+    assert_eq!(classifications(&simulator), 1);
+}
+
 #[test]
 fn others_get_on_beside_one_that_spins() {
     let mut simulator = simulator(48, 4);

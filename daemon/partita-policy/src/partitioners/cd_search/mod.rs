@@ -17,6 +17,7 @@
 //! - **Objective**: throughput, or power with speeds kept, over the same curves (`objectives`). The
 //!   search measures what the objective proposes (`search`).
 //! - **Watch**: an application whose speed is off its curve is classified again (`watch`).
+//! - **Groups**: applications that come together again go on where they were (`groups`).
 //!
 //! `docs/deviations.md` lists where this departs from the paper; the variant as printed is
 //! `cd-search-paper`. An application that completes nothing while the even split is measured
@@ -25,6 +26,7 @@
 //! [`Curve`]: crate::models::Curve
 
 mod classes;
+mod groups;
 mod objectives;
 mod search;
 mod watch;
@@ -201,6 +203,9 @@ pub struct CdSearch {
     gated: SmSet,
     search: search::Search,
     pauses: watch::Pauses,
+    /// The SMs that the members share.
+    sms: SmSet,
+    groups: groups::Groups,
 }
 
 impl CdSearch {
@@ -223,6 +228,8 @@ impl CdSearch {
             plan: Plan::default(),
             gated: SmSet::EMPTY,
             search: search::Search::default(),
+            sms: SmSet::EMPTY,
+            groups: groups::Groups::default(),
         })
     }
 
@@ -249,6 +256,7 @@ impl CdSearch {
         self.members = holders(sample).iter().map(member).collect();
         self.plan = plan;
         self.gated = SmSet::EMPTY;
+        self.sms = sample.sms;
         let stage = if self.members.len() < 2 { Stage::Rest } else { Stage::Even };
         self.go_to(stage, notes)
     }
@@ -316,10 +324,7 @@ impl Partitioner for CdSearch {
         let same = members.eq(sample.applications.iter().map(|a| a.application));
         let interval = match (sample.cause, sample.interval) {
             (Cause::Interval, Some(interval)) if same => interval,
-            _ => {
-                self.pauses = watch::Pauses::new(self.settings.pause);
-                return self.begin(sample, Vec::new());
-            }
+            _ => return self.change_group(sample),
         };
         match self.stage {
             Stage::Rest => self.decision(Vec::new()),
