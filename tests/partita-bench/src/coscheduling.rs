@@ -25,6 +25,10 @@ use partita_policy::markov::{Alone, Model, ModelError, Workload};
 use partita_policy::{Character, Launched, PairTable, PairTableError};
 use std::collections::BTreeMap;
 
+/// A program alone is measured for so many times as long as a pair: a launch counts when it has
+/// ended, and the first one also waits for its start and for its data.
+const ALONE: u64 = 4;
+
 /// A program alone on the whole GPU, as it is written.
 #[derive(Clone, Debug)]
 pub struct Solo {
@@ -82,7 +86,7 @@ pub struct Coscheduling<'a> {
     pub programs: Vec<&'a Application>,
     /// What each is alone, once it was measured.
     pub solos: Vec<Solo>,
-    /// Cycles that a program alone or a pair is measured for.
+    /// Cycles that a pair is measured for.
     pub cycles: u64,
 }
 
@@ -129,7 +133,7 @@ impl<'a> Coscheduling<'a> {
     #[must_use]
     pub fn alone_cells(&self) -> Vec<Cell<'a>> {
         let cells = |&program: &&'a Application| {
-            let original = self.cell(vec![program], Arrangement::Original(self.spec.sms));
+            let original = self.alone_cell(program);
             let counted = Cell { cycles: COUNT_CYCLES, ..original.clone() };
             [original, Cell { arrangement: Arrangement::Count, ..counted }]
         };
@@ -203,6 +207,11 @@ impl<'a> Coscheduling<'a> {
         (1.0 - llc) * float(spec.l1_latency_cycles)
             + (llc - dram) * float(spec.llc_latency_cycles)
             + dram * float(spec.dram_latency_cycles)
+    }
+
+    fn alone_cell(&self, program: &'a Application) -> Cell<'a> {
+        let cell = self.cell(vec![program], Arrangement::Original(self.spec.sms));
+        Cell { cycles: ALONE * self.cycles, ..cell }
     }
 
     fn cell(&self, applications: Vec<&'a Application>, arrangement: Arrangement) -> Cell<'a> {
@@ -341,8 +350,7 @@ impl Coscheduling<'_> {
     /// The runs of a program in slices.
     #[must_use]
     pub fn slice_cells<'b>(&'b self, cuts: &'b [(u32, Application)]) -> Vec<Cell<'b>> {
-        let original = Arrangement::Original(self.spec.sms);
-        cuts.iter().map(|(_, cut)| self.cell(vec![cut], original.clone())).collect()
+        cuts.iter().map(|(_, cut)| self.alone_cell(cut)).collect()
     }
 
     /// What slices of each size cost a program.

@@ -18,7 +18,7 @@ pub struct How<'a> {
     pub spec: &'a Spec,
     /// Launches of each program in a mix.
     pub launches: u64,
-    /// Cycles that a program alone, or a pair, is measured for.
+    /// Cycles that a pair is measured for.
     pub cycles: u64,
     pub seed: u64,
 }

@@ -35,7 +35,7 @@ const SPECS: [&str; 2] = ["kernelet-c2050", "kernelet-gtx680"];
 /// Launches of each program in a mix; the paper has 1,000.
 const LAUNCHES: u64 = 60;
 const QUICK_LAUNCHES: u64 = 6;
-/// Cycles that a program alone, or a pair, is measured for.
+/// Cycles that a pair is measured for.
 const CYCLES: u64 = 2_000_000;
 const QUICK_CYCLES: u64 = 500_000;
 
