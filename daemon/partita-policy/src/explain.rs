@@ -91,8 +91,8 @@ fn sentence(note: &Note) -> String {
             format!("{first} and {second} {}{together}.", pairing(*verdict))
         }
         Note::Shared { first, second, parts, throughput } => format!(
-            "{first} and {second} share each SM, {} and {} of it: the model expects {} of what they \
-             do one after the other.",
+            "{first} and {second} share each SM, {} and {} of it: the model expects {} of what \
+             they do one after the other.",
             parts.0,
             parts.1,
             percent(*throughput)

@@ -79,7 +79,8 @@ pub const SLOT_BYTES: u64 = 16;
 /// In a slot, `u32`: workers that have registered on this SM.
 pub const SLOT_REGISTERED: u64 = 0;
 /// In a slot, `u32`: the gate. Bits 0 and 1: 1 open, 2 stalled, 0 shut, 3 open to as many as
-/// [`QUOTA`] says; from bit 2 the tasks by place, from bit 8 the CTAs of a task at most, from bit 16 the first task by place.
+/// [`QUOTA`] says; from bit 2 the tasks by place, from bit 8 the CTAs of a task at most, from bit
+/// 16 the first task by place.
 pub const SLOT_GATE: u64 = 4;
 /// In a slot, `u32`: registered workers that have left this SM.
 pub const SLOT_LEFT: u64 = 8;

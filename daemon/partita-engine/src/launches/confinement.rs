@@ -120,8 +120,8 @@ impl Launches {
     }
 
     /// The SMs to which the device keeps a launch that runs as it was written: nearly all that are
-    /// open to its application. `None` where the device keeps it to none, and where SMs are stalled,
-    /// without power or shared: nothing would keep the launch to its part.
+    /// open to its application. `None` where the device keeps it to none, and where SMs are
+    /// stalled, without power or shared: nothing would keep the launch to its part.
     pub(crate) fn kept_as_written(
         &mut self,
         turn: &mut Turn<'_>,

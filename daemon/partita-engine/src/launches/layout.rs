@@ -34,8 +34,8 @@ pub(crate) struct Layout {
 
 impl Layout {
     /// The gates of the launch. Workers have their first tasks by place, with two exceptions. CTAs
-    /// that may wait for others start in order. Where CTAs may start on foreign SMs, or where others
-    /// of the same SM leave them little room, the tasks of their own SMs would wait for helpers.
+    /// that may wait for others start in order. Where CTAs may start on foreign SMs, or where
+    /// others of the same SM leave little room, the tasks of their own SMs would wait for helpers.
     pub(super) fn gates(&self, spec: &Spec, is_worker: bool, stalled: &SmSet) -> Gates {
         let sm_count = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
         let gates = Gates::new(sm_count, self.task.most);

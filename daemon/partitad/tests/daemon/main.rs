@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
+mod advisers;
 mod connections;
 mod crowd;
 mod endless;
@@ -15,7 +16,6 @@ mod memory;
 mod preparing;
 mod rights;
 mod sessions;
-mod slate;
 #[path = "../support/mod.rs"]
 mod support;
 mod users;

@@ -94,6 +94,7 @@ impl Figures {
                 ("Kernelet's plan".to_owned(), over(|mix| by_table(mix, mix.kernelet))),
                 ("oracle".to_owned(), over(|mix| by_table(mix, mix.oracle))),
                 ("consolidation".to_owned(), over(|mix| gain(mix.consolidation, mix.apart))),
+                ("selector kernelet".to_owned(), over(|mix| gain(mix.live, mix.apart))),
             ],
         };
         sorted_bars("Mixes: change against one after the other", "per cent", &bars)
@@ -139,17 +140,18 @@ impl Figures {
     }
 
     fn mixes_csv(&self) -> String {
-        let mut text = "gpu,mix,one_after_the_other_ns,consolidation_ns,by_table_apart_ns,\
+        let mut text = "gpu,mix,one_after_the_other_ns,consolidation_ns,live_ns,by_table_apart_ns,\
                         kernelet_ns,oracle_ns,best_ns,best_random_ns\n"
             .to_owned();
         for (gpu, mix) in self.each_mix() {
             let _ = writeln!(
                 text,
-                "{},{},{:.0},{:.0},{:.0},{:.0},{:.0},{:.0},{:.0}",
+                "{},{},{:.0},{:.0},{:.0},{:.0},{:.0},{:.0},{:.0},{:.0}",
                 short(gpu),
                 mix.name,
                 mix.apart,
                 mix.consolidation,
+                mix.live,
                 mix.apart_by_table,
                 mix.kernelet,
                 mix.oracle,
@@ -223,6 +225,10 @@ fn of_gpu(measured: &Measured) -> Vec<Metric> {
         measured.mixes.iter().map(|mix| 100.0 * by_table(mix, mix.kernelet)).collect();
     let name = named("Kernelet's plan: mean gain over one after the other");
     metrics.push(Metric::plain(name, mean(&over), "%"));
+    let live: Vec<f64> =
+        measured.mixes.iter().map(|mix| 100.0 * gain(mix.live, mix.consolidation)).collect();
+    let name = named("selector kernelet: mean gain over consolidation");
+    metrics.push(beside(Metric::plain(name, mean(&live), "%"), paper.map(|paper| paper.gains[0])));
     let far: Vec<f64> =
         measured.mixes.iter().map(|mix| 100.0 * (mix.kernelet / mix.oracle - 1.0)).collect();
     let name = named("Kernelet's plan: mean distance to the oracle");
@@ -334,6 +340,7 @@ fn mixes(measured: &Measured) -> String {
         "BEST",
         "BEST OF 1,000",
         "KERNELET/CONSOL.",
+        "LIVE",
     ]);
     for mix in &measured.mixes {
         let shown = |gain: f64| format!("{:+.1} %", 100.0 * gain);
@@ -346,6 +353,7 @@ fn mixes(measured: &Measured) -> String {
             over(mix.best),
             over(mix.random.first().copied().unwrap_or(f64::NAN)),
             shown(over_consolidation(mix)),
+            shown(gain(mix.live, mix.apart)),
         ]);
     }
     table.render()

@@ -8,6 +8,7 @@ use partita_bench::pairing::makespan;
 use partita_bench::{Application, Arrangement, Cells, MIXES};
 use partita_cli::failure::Failure;
 use partita_emu::Spec;
+use partita_model::{PartitionerKind, SelectorKind};
 use partita_policy::{Adviser as _, Candidate, Group, Kernelet, KerneletSettings, PairTable};
 
 /// Random plans that a mix is compared with (Kernelet §5.1).
@@ -40,6 +41,8 @@ pub struct Mix {
     /// Measured, from the first arrival to the last end.
     pub apart: f64,
     pub consolidation: f64,
+    /// Under the selector `kernelet`, as the daemon runs it.
+    pub live: f64,
     /// By the table of measured pairs, without arrivals.
     pub apart_by_table: f64,
     pub kernelet: f64,
@@ -125,7 +128,7 @@ fn mixes(
         for run in runs(queue) {
             measured.push(makespan(&cells.get(&run)?) - queue.first());
         }
-        let [apart, consolidation] = measured[..] else { continue };
+        let [apart, consolidation, live] = measured[..] else { continue };
         let table = study.table(&queue.members, how.launches, pairs).map_err(failed)?;
         let groups = adviser.advise(&candidates(study, &queue.members));
         let time = |plan: &[Group]| table.time(plan).map_err(|error| failed(error.into()));
@@ -133,6 +136,7 @@ fn mixes(
             name,
             apart,
             consolidation,
+            live,
             apart_by_table: time(&table.apart())?,
             kernelet: time(&groups)?,
             oracle: time(&table.greedy())?,
@@ -144,9 +148,10 @@ fn mixes(
     Ok(found)
 }
 
-/// The runs of a queue: one after the other, and consolidated as by MPS.
-fn arrangements<'a>(study: &'a Coscheduling<'_>, queue: &'a Queue) -> [partita_bench::Cell<'a>; 2] {
-    [queue.apart(study), queue.under(study, Arrangement::Mps)]
+/// The runs of a queue: one after the other, consolidated as by MPS, and under the selector.
+fn arrangements<'a>(study: &'a Coscheduling<'_>, queue: &'a Queue) -> [partita_bench::Cell<'a>; 3] {
+    let live = Arrangement::Policy(SelectorKind::Kernelet, PartitionerKind::Even);
+    [queue.apart(study), queue.under(study, Arrangement::Mps), queue.under(study, live)]
 }
 
 fn candidates(study: &Coscheduling<'_>, members: &[usize]) -> Vec<Candidate> {

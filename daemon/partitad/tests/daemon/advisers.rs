@@ -1,5 +1,5 @@
-//! Applications under Slate's table: kernels are profiled at their first launches and remembered
-//! over a restart, and nobody waits for ever.
+//! Applications under advisers: kernels are profiled at their first launches and remembered over a
+//! restart, and nobody waits for ever.
 
 use super::{DEVICE, Daemon};
 use partita_model::{KernelProfile, Note, StatusReport};
@@ -43,4 +43,15 @@ fn kernels_are_known_after_their_first_launches_and_after_a_restart() {
     let told = notes(&compute(&daemon));
     assert!(!told.iter().any(|note| matches!(note, Note::Met { .. })), "{told:?}");
     assert!(told.iter().any(|note| matches!(note, Note::Levels { .. })), "{told:?}");
+}
+
+/// Kernels that are alike share no SM: they take turns.
+#[test]
+fn kernelet_serves_programs_that_want_the_same() {
+    let daemon = Daemon::serving(DEVICE, &[], &["--policy", "kernelet"]);
+    let status = compute(&daemon);
+    assert_eq!((&*status.policy.selector, &*status.policy.partitioner), ("kernelet", "even"));
+    let told = notes(&status);
+    assert!(!told.iter().any(|note| matches!(note, Note::Shared { .. })), "{told:?}");
+    assert!(told.iter().any(|note| matches!(note, Note::Waits { .. })), "{told:?}");
 }
