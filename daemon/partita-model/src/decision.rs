@@ -303,6 +303,10 @@ pub enum Note {
         compute: Level,
         /// Its use of the bandwidth of LLC or DRAM.
         memory: Level,
+        /// The part of all issue slots.
+        compute_part: f64,
+        /// The part of that bandwidth.
+        memory_part: f64,
     },
     /// Whether two applications run together.
     Pair {

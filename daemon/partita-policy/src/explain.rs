@@ -78,9 +78,12 @@ fn sentence(note: &Note) -> String {
         Note::Met { application } => {
             format!("{application} runs alone until it is known what its kernels ask of the GPU.")
         }
-        Note::Levels { application, compute, memory } => format!(
-            "{application} has {} compute use and {} memory use when it is alone.",
+        Note::Levels { application, compute, memory, compute_part, memory_part } => format!(
+            "{application} alone uses {} of the issue slots, which is {}, and {} of the memory \
+             bandwidth, which is {}.",
+            percent(*compute_part),
             level(*compute),
+            percent(*memory_part),
             level(*memory)
         ),
         Note::Pair { first, second, verdict, throughput } => {

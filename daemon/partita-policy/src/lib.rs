@@ -30,7 +30,7 @@ mod selectors;
 
 pub use advice::{
     Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, PairTable, PairTableError,
-    SlateTable,
+    SlateTable, SlateThresholds, uses,
 };
 pub use deciders::{BuildError, Deciders, build};
 pub use explain::{explain, notice};

@@ -17,8 +17,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, mpsc};
 use std::time::Instant;
 
-/// An application's kernels have been counted after so many cycles, or those that have must do.
-pub(crate) const COUNT_CYCLES: u64 = 2_000_000;
+/// The longest run that counts an application's kernels, in cycles. It ends as soon as nothing more
+/// can be learnt ([`Arrangement::Count`]).
+pub(crate) const COUNT_CYCLES: u64 = 20_000_000;
 
 /// One run of a study.
 #[derive(Clone, Debug)]

@@ -32,10 +32,19 @@ pub(crate) struct Player<'a> {
     pub(crate) awaited: Vec<u64>,
     /// Launches that it has left, where it has an end.
     pub(crate) left: Option<u64>,
+    /// Its session is closed.
+    pub(crate) has_left: bool,
     pub(crate) track: Track,
 }
 
 impl Player<'_> {
+    /// Whether each of its launches has been completed so often.
+    pub(crate) fn has_passed(&self, times: u64) -> bool {
+        let sizes = self.application.pass.iter().map(|step| step.grid.count());
+        let ctas: u64 = sizes.map(|size| u64::try_from(size).unwrap_or(u64::MAX)).sum();
+        self.track.ctas() >= ctas.saturating_mul(times)
+    }
+
     /// Whether everything that it had to do is done.
     pub(crate) fn has_ended(&self) -> bool {
         self.left == Some(0) && self.awaited.is_empty()

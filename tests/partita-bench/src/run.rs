@@ -12,7 +12,7 @@ use crate::player::Player;
 use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
-use partita_engine::{Action, Engine, EngineConfig, Payload, SessionIdentity};
+use partita_engine::{Action, CloseReason, Engine, EngineConfig, Payload, SessionIdentity};
 use partita_gpu::prepare::{Target, prepare, prepare_forms};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
@@ -32,6 +32,10 @@ use std::sync::Arc;
 const SAMPLE: Nanos = Nanos(2_000);
 /// A program enqueues so many launches at once.
 const BATCH: usize = 8;
+/// A run that counts waits no longer for a kernel without a profile after so many cycles and passes
+/// of each application: a kernel's first two launches are counted, and the third tells its speed.
+const COUNT_CYCLES: u64 = 2_000_000;
+const COUNT_PASSES: u64 = 3;
 
 /// How applications share the GPU.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
@@ -51,7 +55,8 @@ pub enum Arrangement {
     CdSearchPaper,
     /// A selector and a partitioner, where kernels are known.
     Policy(SelectorKind, PartitionerKind),
-    /// Nothing but counting, until every kernel has its profile: an earlier run.
+    /// Nothing but counting: an earlier run. It ends when every kernel has its profile and its
+    /// speed alone, or has been launched so often that it would have them.
     Count,
     /// Kernels as they are, all at once, wherever the hardware puts them.
     Mps,
@@ -299,6 +304,7 @@ impl<'a> Stage<'a> {
             arrivals: Vec::new(),
             awaited: Vec::new(),
             left: None,
+            has_left: false,
             track: Track::default(),
         });
         Ok(())
@@ -337,11 +343,12 @@ impl<'a> Stage<'a> {
             for index in 0..self.players.len() {
                 self.feed(index).map_err(|reason| self.error(index, reason))?;
             }
+            self.part_with_ended(begin);
             if self.device.now() >= sample {
                 sample = self.device.now() + SAMPLE;
                 self.look(begin);
                 history.read(&self.engine, begin);
-                if how.arrangement == Arrangement::Count && self.knows_all() {
+                if how.arrangement == Arrangement::Count && self.has_counted(begin) {
                     break;
                 }
             }
@@ -356,6 +363,18 @@ impl<'a> Stage<'a> {
         Ok(self.told(history, counters, nanos))
     }
 
+    /// Whether a run that counts has nothing more to learn. Kernels that are counted in part are
+    /// waited for; kernels that are never counted are not, once they had their chance.
+    fn has_counted(&self, begin: Nanos) -> bool {
+        if self.knows_all() {
+            return true;
+        }
+        let clock = u64::from(self.device.facts().sm_clock_khz.max(1));
+        let had_time = self.device.now() >= begin + Nanos(COUNT_CYCLES * 1_000_000 / clock);
+        let is_known = self.profiles.values().flatten().all(|(_, profile)| is_known(profile));
+        had_time && is_known && self.players.iter().all(|player| player.has_passed(COUNT_PASSES))
+    }
+
     /// Whether two launches of each kind have been counted, one of which found caches as another
     /// had left them, and it is known how fast each is alone.
     fn knows_all(&self) -> bool {
@@ -364,7 +383,6 @@ impl<'a> Stage<'a> {
             let ctas = u64::try_from(step.grid.count()).unwrap_or(u64::MAX);
             wanted.insert((&step.kernel, LaunchShape::new(ctas, step.block, step.dynamic_shared)));
         }
-        let is_known = |profile: &KernelProfile| profile.launches >= 2 && profile.alone.is_some();
         let known =
             self.profiles.values().flatten().filter(|(_, profile)| is_known(profile)).count();
         known >= wanted.len()
@@ -400,6 +418,22 @@ impl<'a> Stage<'a> {
 
     fn error(&self, player: usize, reason: String) -> RunError {
         RunError { application: self.players[player].application.name.clone(), reason }
+    }
+
+    /// Closes the sessions of applications that have ended, as a process does at its end.
+    fn part_with_ended(&mut self, begin: Nanos) {
+        let ended = |player: &Player<'_>| player.has_ended() && !player.has_left;
+        if !self.players.iter().any(ended) {
+            return;
+        }
+        self.look(begin);
+        let Stage { players, engine, device, .. } = self;
+        for player in players.iter_mut().filter(|player| player.has_ended()) {
+            if !std::mem::replace(&mut player.has_left, true) {
+                engine.close_session(device, player.session, CloseReason::Goodbye);
+            }
+        }
+        self.carry_out();
     }
 
     /// Notes how far everybody got.
@@ -594,6 +628,11 @@ impl History {
         }
         self.sequence = engine.decisions().last().map_or(self.sequence, |record| record.sequence);
     }
+}
+
+/// Whether a kernel's profile has everything that a policy asks for.
+fn is_known(profile: &KernelProfile) -> bool {
+    profile.launches >= 2 && profile.alone.is_some()
 }
 
 /// The thread percentage that means so many of the SMs.

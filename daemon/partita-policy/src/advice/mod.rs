@@ -16,7 +16,7 @@ mod slate;
 
 pub use kernelet::{Kernelet, KerneletSettings};
 pub use plans::{PairTable, PairTableError};
-pub use slate::SlateTable;
+pub use slate::{SlateTable, SlateThresholds, uses};
 
 use crate::Character;
 use partita_model::{ApplicationId, Note, SmPart};

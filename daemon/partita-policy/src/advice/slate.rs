@@ -10,18 +10,32 @@
 //! together decides ([`Adviser::learn`]).
 //!
 //! The paper names no thresholds. Here a use is a part of what the hardware can sustain, and the
-//! levels are cut where two applications of the level begin to ask for more than there is
-//! ([`MEDIUM`], [`HIGH`]).
+//! levels begin at [`SlateThresholds`].
 
 use super::{Adviser, Candidate, Group};
 use crate::Character;
 use partita_model::{ApplicationId, Calibration, Level, Note, Verdict};
 use std::collections::BTreeMap;
 
-/// From this part of the hardware's rate on a use is medium: three low ones fit together.
-const MEDIUM: f64 = 1.0 / 3.0;
-/// From this part on it is high: beside another of at least medium use there is too little.
-const HIGH: f64 = 2.0 / 3.0;
+/// The parts of the hardware's rates at which levels begin.
+///
+/// The defaults follow from pairs of programs that Slate's bench does not judge: only where a
+/// bandwidth is used up two applications are slower together than in turns. The counters are in
+/// `docs/architecture/policies.md`, and the example `levels` of `partita-bench` measures them.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct SlateThresholds {
+    /// Medium and high compute use, as parts of all issue slots.
+    pub compute: [f64; 2],
+    /// Medium and high memory use, as parts of the bandwidth of LLC or DRAM.
+    pub memory: [f64; 2],
+}
+
+impl Default for SlateThresholds {
+    fn default() -> Self {
+        SlateThresholds { compute: [0.7, 1.0], memory: [0.95, 1.05] }
+    }
+}
+
 /// Pairs whose measured profit is remembered. Beyond that the oldest are forgotten.
 const MOST_PAIRS: usize = 4096;
 
@@ -45,6 +59,7 @@ enum Row {
 #[derive(Clone, Debug)]
 pub struct SlateTable {
     hardware: Calibration,
+    thresholds: SlateThresholds,
     /// Throughput of pairs that were tried, with the levels that they had then.
     tried: BTreeMap<(ApplicationId, ApplicationId), (Levels, Levels, f64)>,
 }
@@ -53,13 +68,20 @@ impl SlateTable {
     /// The table for a GPU with these numbers.
     #[must_use]
     pub fn new(hardware: Calibration) -> Self {
-        SlateTable { hardware, tried: BTreeMap::new() }
+        SlateTable::with_thresholds(hardware, SlateThresholds::default())
+    }
+
+    /// The table with other thresholds, for experiments.
+    #[must_use]
+    pub fn with_thresholds(hardware: Calibration, thresholds: SlateThresholds) -> Self {
+        SlateTable { hardware, thresholds, tried: BTreeMap::new() }
     }
 
     /// The levels of an application; `None` before its speed alone is known.
     fn levels(&self, character: &Character) -> Option<Levels> {
         let (compute, memory) = uses(&self.hardware, character)?;
-        Some(Levels { compute: level(compute), memory: level(memory) })
+        let SlateThresholds { compute: by_compute, memory: by_memory } = self.thresholds;
+        Some(Levels { compute: level(compute, by_compute), memory: level(memory, by_memory) })
     }
 
     /// What the table says of a pair, the lower id first.
@@ -109,8 +131,11 @@ impl Adviser for SlateTable {
 
     fn notes(&self, candidates: &[Candidate]) -> Vec<Note> {
         let levels = candidates.iter().filter_map(|candidate| {
-            let Levels { compute, memory } = self.levels(candidate.character.as_ref()?)?;
-            Some(Note::Levels { application: candidate.application, compute, memory })
+            let character = candidate.character.as_ref()?;
+            let (compute_part, memory_part) = uses(&self.hardware, character)?;
+            let Levels { compute, memory } = self.levels(character)?;
+            let application = candidate.application;
+            Some(Note::Levels { application, compute, memory, compute_part, memory_part })
         });
         let mut notes: Vec<Note> = levels.collect();
         for (index, first) in candidates.iter().enumerate() {
@@ -152,19 +177,20 @@ impl Levels {
 }
 
 /// The parts of issue slots and of bandwidth that an application uses alone. Of the LLC's and
-/// DRAM's bandwidth the one of which it uses more counts.
-fn uses(hardware: &Calibration, character: &Character) -> Option<(f64, f64)> {
+/// DRAM's bandwidth the one of which it uses more counts. `None` where its speed alone is unknown.
+#[must_use]
+pub fn uses(hardware: &Calibration, character: &Character) -> Option<(f64, f64)> {
     let compute = character.ipc(hardware)? / hardware.warp_instructions_per_cycle;
     let llc = hardware.llc_bytes_per_second.min(hardware.noc_bytes_per_second);
     let memory = (character.llc_bandwidth()? / llc)
         .max(character.dram_bandwidth()? / hardware.dram_bytes_per_second);
-    Some((compute, memory))
+    (compute.is_finite() && memory.is_finite()).then_some((compute, memory))
 }
 
-fn level(part: f64) -> Level {
-    if part >= HIGH {
+fn level(part: f64, [medium, high]: [f64; 2]) -> Level {
+    if part >= high {
         Level::High
-    } else if part >= MEDIUM {
+    } else if part >= medium {
         Level::Medium
     } else {
         Level::Low
@@ -205,6 +231,12 @@ mod tests {
         }
     }
 
+    /// Levels that are thirds.
+    fn thirds() -> SlateTable {
+        let thirds = [1.0 / 3.0, 2.0 / 3.0];
+        SlateTable::with_thresholds(hardware(), SlateThresholds { compute: thirds, memory: thirds })
+    }
+
     /// An application that uses these parts of issue slots and of bandwidth.
     fn candidate(id: u32, compute: f64, memory: f64) -> Candidate {
         let character = Character {
@@ -232,7 +264,7 @@ mod tests {
             [Corun, Solo, Disputed, Solo, Solo],
             [Corun, Corun, Disputed, Solo, Solo],
         ];
-        let table = SlateTable::new(hardware());
+        let table = thirds();
         for (row, &(compute, memory)) in expected.iter().zip(&kinds) {
             for (verdict, &(c, m)) in row.iter().zip(&kinds) {
                 let found = table.verdict(&candidate(1, compute, memory), &candidate(2, c, m));
@@ -242,8 +274,21 @@ mod tests {
     }
 
     #[test]
-    fn memory_takes_precedence() {
+    fn levels_begin_where_a_rate_is_used_up() {
         let table = SlateTable::new(hardware());
+        let verdict = |one: (f64, f64), other: (f64, f64)| {
+            table.verdict(&candidate(1, one.0, one.1), &candidate(2, other.0, other.1))
+        };
+        assert_eq!(verdict((0.96, 0.15), (0.94, 0.34)), Verdict::Corun);
+        assert_eq!(verdict((0.35, 0.91), (0.42, 0.85)), Verdict::Corun);
+        assert_eq!(verdict((0.35, 0.97), (0.42, 0.99)), Verdict::Solo);
+        assert_eq!(verdict((0.75, 0.5), (0.42, 0.99)), Verdict::Solo);
+        assert_eq!(verdict((0.6, 0.5), (0.42, 0.99)), Verdict::Corun);
+    }
+
+    #[test]
+    fn memory_takes_precedence() {
+        let table = thirds();
         // High compute use says nothing where memory use is medium.
         let found = table.verdict(&candidate(1, 0.9, 0.5), &candidate(2, 0.1, 0.1));
         assert_eq!(found, Verdict::Corun);
@@ -251,7 +296,7 @@ mod tests {
 
     #[test]
     fn a_disputed_pair_is_tried_and_what_it_did_decides() {
-        let mut table = SlateTable::new(hardware());
+        let mut table = thirds();
         let pair = [candidate(1, 0.9, 0.1), candidate(2, 0.1, 0.9)];
         assert_eq!(groups(&table, &pair), [vec![1, 2]]);
         assert!(table.is_disputed(&pair));
@@ -268,7 +313,7 @@ mod tests {
 
     #[test]
     fn the_first_goes_with_the_first_that_completes_it() {
-        let table = SlateTable::new(hardware());
+        let table = thirds();
         let heavy = |id| candidate(id, 0.1, 0.9);
         let light = |id| candidate(id, 0.1, 0.1);
         assert_eq!(groups(&table, &[heavy(3), heavy(1), light(5)]), [vec![1, 5], vec![3]]);
@@ -282,7 +327,7 @@ mod tests {
         fn everyone_is_in_one_group_of_at_most_two(
             parts in prop::collection::vec((0.0..1.5_f64, 0.0..1.5_f64, any::<bool>()), 0..20)
         ) {
-            let table = SlateTable::new(hardware());
+            let table = thirds();
             let candidates: Vec<Candidate> = (0..).zip(&parts).map(|(id, &(c, m, known))| {
                 let Candidate { application, character } = candidate(id, c, m);
                 Candidate { application, character: character.filter(|_| known) }

@@ -3,7 +3,7 @@
 
 mod figures;
 mod plots;
-mod seeds;
+pub mod seeds;
 mod strangers;
 
 use crate::evaluation::Evaluation;

@@ -12,23 +12,40 @@ pub struct Pair {
     pub members: [usize; 2],
     pub slices: f64,
     pub mps: f64,
-    pub even: f64,
+    /// Not in quick runs.
+    pub even: Option<f64>,
     pub slate: f64,
-    pub slate_cd: f64,
+    /// Not in quick runs.
+    pub slate_cd: Option<f64>,
     /// The best static split, or one after the other.
     pub oracle: f64,
     /// The policy's decisions.
     pub decisions: Vec<String>,
 }
 
-/// Everything that was measured.
+/// What the funnel costs an application, in per cent of its time.
+#[derive(Debug)]
+pub struct Funnel {
+    pub name: String,
+    pub communication: f64,
+    pub injection: f64,
+    pub compilation: f64,
+    /// Of a launch, from its call to the end of a kernel that does nothing.
+    pub launch_micros: f64,
+    /// Of loading all modules, rewritten.
+    pub load_millis: f64,
+}
+
+/// Everything that was measured with one seed.
 pub struct Figures<'a> {
     pub pairing: &'a Pairing<'a>,
     pub pairs: Vec<Pair>,
+    /// The parts of each application where they were measured.
+    pub funnel: Vec<Funnel>,
 }
 
-/// A makespan of a pair.
-type Makespan = fn(&Pair) -> f64;
+/// A makespan of a pair, where it was measured.
+type Makespan = fn(&Pair) -> Option<f64>;
 
 /// Mean, best and worst in per cent.
 struct Gains {
@@ -38,25 +55,29 @@ struct Gains {
 }
 
 impl Figures<'_> {
-    fn gains(&self, of: Makespan, over: Makespan) -> Gains {
-        let all: Vec<f64> =
-            self.pairs.iter().map(|pair| 100.0 * gain(of(pair), over(pair))).collect();
-        Gains {
-            mean: all.iter().sum::<f64>() / all.len().max(1) as f64,
+    /// `None` where nothing was measured.
+    fn gains(&self, of: Makespan, over: Makespan) -> Option<Gains> {
+        let all: Vec<f64> = self
+            .pairs
+            .iter()
+            .filter_map(|pair| Some(100.0 * gain(of(pair)?, over(pair)?)))
+            .collect();
+        (!all.is_empty()).then(|| Gains {
+            mean: all.iter().sum::<f64>() / all.len() as f64,
             best: all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
             worst: all.iter().copied().fold(f64::INFINITY, f64::min),
-        }
+        })
     }
 
     pub fn metrics(&self) -> Vec<Metric> {
         let paper = |metric: Metric, paper: f64| Metric { paper: Some(paper), ..metric };
         let mut metrics = Vec::new();
         let over: [(&str, Makespan, [Option<f64>; 3]); 2] = [
-            ("MPS", |pair| pair.mps, [Some(11.0), Some(35.0), Some(-2.0)]),
-            ("time slices", |pair| pair.slices, [Some(18.0), None, None]),
+            ("MPS", |pair| Some(pair.mps), [Some(11.0), Some(35.0), Some(-2.0)]),
+            ("time slices", |pair| Some(pair.slices), [Some(18.0), None, None]),
         ];
         for (name, baseline, papers) in over {
-            let slate = self.gains(|pair| pair.slate, baseline);
+            let Some(slate) = self.gains(|pair| Some(pair.slate), baseline) else { continue };
             let named = |what: &str| format!("slate: {what} gain over {name}");
             let of_paper = |metric: Metric, index: usize| Metric { paper: papers[index], ..metric };
             metrics.push(of_paper(Metric::at_least(named("mean"), slate.mean, "%", 20.0), 0));
@@ -66,16 +87,17 @@ impl Figures<'_> {
         let others: [(&str, Makespan); 3] = [
             ("slate with cd-search", |pair| pair.slate_cd),
             ("even", |pair| pair.even),
-            ("oracle", |pair| pair.oracle),
+            ("oracle", |pair| Some(pair.oracle)),
         ];
         for (name, of) in others {
-            let gains = self.gains(of, |pair| pair.mps);
+            let Some(gains) = self.gains(of, |pair| Some(pair.mps)) else { continue };
             metrics.push(Metric::plain(format!("{name}: mean gain over MPS"), gains.mean, "%"));
             metrics.push(Metric::plain(format!("{name}: worst gain over MPS"), gains.worst, "%"));
         }
-        let mps = self.gains(|pair| pair.mps, |pair| pair.slices);
-        let metric = Metric::plain("MPS: mean gain over time slices", mps.mean, "%");
-        metrics.push(paper(metric, 6.0));
+        if let Some(mps) = self.gains(|pair| Some(pair.mps), |pair| Some(pair.slices)) {
+            let metric = Metric::plain("MPS: mean gain over time slices", mps.mean, "%");
+            metrics.push(paper(metric, 6.0));
+        }
         let solos = &self.pairing.solos;
         let added: Vec<f64> = solos.iter().map(|solo| 100.0 * (solo.instructions - 1.0)).collect();
         let mean = added.iter().sum::<f64>() / added.len().max(1) as f64;
@@ -87,6 +109,41 @@ impl Figures<'_> {
                 "gaussian" => paper(metric, 28.0),
                 _ => metric,
             });
+        }
+        metrics.extend(self.funnel_metrics());
+        metrics
+    }
+
+    fn funnel_metrics(&self) -> Vec<Metric> {
+        if self.funnel.is_empty() {
+            return Vec::new();
+        }
+        let mean = |of: fn(&Funnel) -> f64| {
+            self.funnel.iter().map(of).sum::<f64>() / self.funnel.len() as f64
+        };
+        let communication = mean(|part| part.communication);
+        let loads = mean(|part| part.injection + part.compilation);
+        let paper = |name: &str, value: f64, paper: f64| Metric {
+            paper: Some(paper),
+            ..Metric::plain(format!("funnel: {name}, mean"), value, "% of time")
+        };
+        let sum =
+            Metric::at_most("funnel: all of it, mean", communication + loads, "% of time", 2.0);
+        let mut metrics = vec![
+            paper("communication", communication, 4.0),
+            paper("injection and compilation", loads, 1.5),
+            Metric { paper: Some(5.5), ..sum },
+        ];
+        for part in &self.funnel {
+            let mut row = |what: &str, value: f64, unit: &str| {
+                let name = format!("funnel: {} {what}", part.name);
+                metrics.push(Metric::plain(name, value, unit));
+            };
+            row("communication", part.communication, "% of time");
+            row("injection", part.injection, "% of time");
+            row("compilation", part.compilation, "% of time");
+            row("per launch", part.launch_micros, "us");
+            row("load", part.load_millis, "ms");
         }
         metrics
     }
@@ -100,14 +157,17 @@ impl Figures<'_> {
         let mut table =
             Table::new(&["PAIR", "MPS", "EVEN", "SLATE", "SLATE+CD", "ORACLE", "SLATE/MPS"]);
         for pair in &self.pairs {
-            let over = |makespan: f64| format!("{:+.1} %", 100.0 * gain(makespan, pair.slices));
+            let over = |makespan: Option<f64>| match makespan {
+                Some(makespan) => format!("{:+.1} %", 100.0 * gain(makespan, pair.slices)),
+                None => String::new(),
+            };
             table.row(vec![
                 self.title(pair),
-                over(pair.mps),
+                over(Some(pair.mps)),
                 over(pair.even),
-                over(pair.slate),
+                over(Some(pair.slate)),
                 over(pair.slate_cd),
-                over(pair.oracle),
+                over(Some(pair.oracle)),
                 format!("{:+.1} %", 100.0 * gain(pair.slate, pair.mps)),
             ]);
         }
@@ -132,10 +192,13 @@ impl Figures<'_> {
             .to_owned();
         for pair in &self.pairs {
             let [first, second] = pair.members.map(|index| &*self.pairing.applications[index].name);
-            let Pair { slices, mps, even, slate, slate_cd, oracle, .. } = pair;
+            let further =
+                |makespan: Option<f64>| makespan.map_or(String::new(), |m| format!("{m:.0}"));
+            let (even, slate_cd) = (further(pair.even), further(pair.slate_cd));
+            let Pair { slices, mps, slate, oracle, .. } = pair;
             let _ = writeln!(
                 text,
-                "{first},{second},{slices:.0},{mps:.0},{even:.0},{slate:.0},{slate_cd:.0},\
+                "{first},{second},{slices:.0},{mps:.0},{even},{slate:.0},{slate_cd},\
                  {oracle:.0}"
             );
         }
@@ -143,17 +206,18 @@ impl Figures<'_> {
     }
 
     pub fn plot(&self) -> String {
-        let over = |of: Makespan| {
-            self.pairs.iter().map(|pair| 100.0 * gain(of(pair), pair.mps)).collect::<Vec<f64>>()
+        let over = |of: Makespan| -> Option<Vec<f64>> {
+            let gains = self.pairs.iter().map(|pair| Some(100.0 * gain(of(pair)?, pair.mps)));
+            gains.collect()
         };
-        let bars = Bars {
-            names: self.pairs.iter().map(|pair| self.title(pair)).collect(),
-            kinds: vec![
-                ("Slate".to_owned(), over(|pair| pair.slate)),
-                ("Slate with CD-search".to_owned(), over(|pair| pair.slate_cd)),
-                ("oracle".to_owned(), over(|pair| pair.oracle)),
-            ],
-        };
+        let kinds: [(&str, Makespan); 3] = [
+            ("Slate", |pair| Some(pair.slate)),
+            ("Slate with CD-search", |pair| pair.slate_cd),
+            ("oracle", |pair| Some(pair.oracle)),
+        ];
+        let kinds = kinds.iter().filter_map(|(name, of)| Some(((*name).to_owned(), over(*of)?)));
+        let names = self.pairs.iter().map(|pair| self.title(pair)).collect();
+        let bars = Bars { names, kinds: kinds.collect() };
         sorted_bars("Pairs: change against MPS", "per cent", &bars)
     }
 }

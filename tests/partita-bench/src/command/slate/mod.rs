@@ -1,15 +1,17 @@
 //! `partita bench slate`: the evaluation of Slate (IPDPS '19 §V) on five programs of its kinds.
 
 mod figures;
+mod funnel;
 
+use crate::cd_search::seeds::combined;
 use crate::evaluation::{Evaluation, write_files};
 use crate::shown;
 use clap::Args;
 use figures::{Figures, Pair};
 use partita_bench::pairing::{Pairing, makespan, split_makespan};
-use partita_bench::{Arrangement, Cell, Cells, samples};
+use partita_bench::{Application, Arrangement, Cell, Cells, RunError, Shared, samples};
 use partita_cli::failure::Failure;
-use partita_cli::report::Report;
+use partita_cli::report::{Metric, Report};
 use partita_emu::Spec;
 use partita_model::{PartitionerKind, SelectorKind};
 
@@ -30,12 +32,16 @@ computes them again.";
 /// The paper's GPU.
 const SPEC: &str = "titan-xp";
 /// What an application has to do, in SM cycles alone, and the same of a quick run.
-const WORK: u64 = 6_000_000;
-const QUICK_WORK: u64 = 1_500_000;
+///
+/// The paper loops kernels for 30 s. Emulation allows milliseconds; the start and the end of an
+/// application should count for little in them. A border takes 30 us, a turn 2 ms.
+const WORK: u64 = 12_000_000;
+const QUICK_WORK: u64 = 1_000_000;
 /// What a split of the oracle is measured for.
 const SPLIT_CYCLES: u64 = 1_000_000;
+const QUICK_SPLIT_CYCLES: u64 = 300_000;
 /// SMs of the first application in the splits that a quick run tries, in eighths of all.
-const QUICK_EIGHTHS: [u16; 5] = [1, 2, 4, 6, 7];
+const QUICK_EIGHTHS: [u16; 3] = [2, 4, 6];
 
 /// The policy that is judged, and it with CD-search as its partitioner.
 const SLATE: Arrangement = Arrangement::Policy(SelectorKind::Slate, PartitionerKind::Demand);
@@ -53,22 +59,84 @@ pub struct SlateArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// The time that each application works alone, in SM cycles [default: 6,000,000; 1,500,000 with
-    /// --quick].
+    /// The time that each application works alone, in SM cycles [default: 12,000,000; 1,000,000
+    /// with --quick].
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u64).range(200_000..=1_000_000_000))]
     cycles: Option<u64>,
 
-    /// The seed of the programs' data and of the choices that a GPU leaves open.
-    #[arg(long, value_name = "SEED", default_value_t = 1)]
-    seed: u64,
+    /// The seeds of the programs' data and of the choices that a GPU leaves open. With several
+    /// seeds a figure is their mean, and its spread is their standard deviation.
+    #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
+    seeds: Vec<u64>,
+
+    /// Leave out what the funnel costs, which runs a daemon and needs nvcc.
+    #[arg(long)]
+    no_funnel: bool,
+}
+
+/// What was found with one seed.
+struct Studied {
+    metrics: Vec<Metric>,
+    text: String,
 }
 
 impl SlateArgs {
     /// Measures.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
-        let spec = Spec::find(self.common.spec.as_deref().unwrap_or(SPEC))?;
-        let mut all = samples(self.seed);
+        let spec = Spec::find(self.spec_name())?;
+        let studied: Vec<Studied> =
+            self.seeds.iter().map(|&seed| self.study(&spec, seed)).collect::<Result<_, _>>()?;
+        let report = Report {
+            bench: "slate".into(),
+            device: format!("{}, {} cycles of work", spec.name, self.work()),
+            seed: self.seeds[0],
+            metrics: combined(studied.iter().map(|studied| &*studied.metrics)),
+        };
+        let mut text = shown(&report, self.common.json)?;
+        if !self.common.json {
+            for (seed, studied) in self.seeds.iter().zip(&studied) {
+                if self.seeds.len() > 1 {
+                    text.extend(format!("\nseed {seed}\n").into_bytes());
+                }
+                text.extend(studied.text.bytes());
+            }
+        }
+        Ok(text)
+    }
+
+    /// Measures with one seed.
+    fn study(&self, spec: &Spec, seed: u64) -> Result<Studied, Failure> {
+        let all = self.programs(seed)?;
+        let mut cells = Evaluation::cells(seed)?;
+        let mut pairing = Pairing::new(spec, all.iter().collect(), self.work());
+        self.common.compute("work", &mut cells, &pairing.first_cells())?;
+        pairing.take_work(&mut cells)?;
+        self.common.compute("alone", &mut cells, &pairing.alone_cells(&SLATE))?;
+        pairing.take_alone(&SLATE, &mut cells)?;
+        let pairs = self.pairs(&pairing, &mut cells)?;
+        // Host time does not depend on the seed.
+        let has_funnel = !self.no_funnel && seed == self.seeds[0];
+        let funnel = match has_funnel {
+            true => funnel::measure(self.spec_name(), self.common.quick, &pairing)?,
+            false => Vec::new(),
+        };
+        let figures = Figures { pairing: &pairing, pairs, funnel };
+        if let Some(folder) = &self.common.out {
+            let of_seed = folder.join(format!("seed-{seed}"));
+            let folder = if self.seeds.len() > 1 { &of_seed } else { folder };
+            let files = [("pairs.svg", figures.plot()), ("pairs.csv", figures.csv())];
+            write_files(folder, &files)?;
+        }
+        let mut text = figures.table();
+        if self.common.decisions {
+            text.push_str(&figures.decisions());
+        }
+        Ok(Studied { metrics: figures.metrics(), text })
+    }
+
+    fn programs(&self, seed: u64) -> Result<Vec<Application>, Failure> {
+        let mut all = samples(seed);
         let names: Vec<String> = all.iter().map(|sample| sample.name.clone()).collect();
         if let Some(unknown) = self.only.iter().find(|name| !names.contains(name)) {
             let names = names.join(", ");
@@ -77,62 +145,53 @@ impl SlateArgs {
         if !self.only.is_empty() {
             all.retain(|sample| self.only.contains(&sample.name));
         }
-        let mut cells = Evaluation::cells(self.seed)?;
-        let work = self.cycles.unwrap_or(if self.common.quick { QUICK_WORK } else { WORK });
-        let mut pairing = Pairing::new(&spec, all.iter().collect(), work);
-        self.common.compute("work", &mut cells, &pairing.first_cells())?;
-        pairing.take_work(&mut cells)?;
-        self.common.compute("alone", &mut cells, &pairing.alone_cells(&SLATE))?;
-        pairing.take_alone(&SLATE, &mut cells)?;
-        let pairs = self.pairs(&pairing, &mut cells)?;
-        let figures = Figures { pairing: &pairing, pairs };
-        let report = Report {
-            bench: "slate".into(),
-            device: format!("{}, {work} cycles of work", spec.name),
-            seed: self.seed,
-            metrics: figures.metrics(),
-        };
-        if let Some(folder) = &self.common.out {
-            let files = [("pairs.svg", figures.plot()), ("pairs.csv", figures.csv())];
-            write_files(folder, &files)?;
-        }
-        let mut text = shown(&report, self.common.json)?;
-        if !self.common.json {
-            text.extend(figures.table().into_bytes());
-        }
-        if self.common.decisions {
-            text.extend(figures.decisions().into_bytes());
-        }
-        Ok(text)
+        Ok(all)
+    }
+
+    /// The modelled GPU.
+    fn spec_name(&self) -> &str {
+        self.common.spec.as_deref().unwrap_or(SPEC)
+    }
+
+    /// Cycles that each application works alone.
+    fn work(&self) -> u64 {
+        self.cycles.unwrap_or(if self.common.quick { QUICK_WORK } else { WORK })
     }
 
     fn pairs(&self, pairing: &Pairing<'_>, cells: &mut Cells) -> Result<Vec<Pair>, Failure> {
         let pairs = pairing.pairs();
-        let arrangements = [Arrangement::TimeSlice, Arrangement::Mps, EVEN, SLATE, SLATE_CD];
+        let mut arrangements = vec![Arrangement::TimeSlice, Arrangement::Mps, SLATE];
+        if !self.common.quick {
+            arrangements.extend([EVEN, SLATE_CD]);
+        }
         let splits = self.splits(pairing.spec.sms);
         let mut wanted: Vec<Cell<'_>> = Vec::new();
         for pair in &pairs {
             wanted.extend(arrangements.iter().map(|how| pairing.cell(pair, how.clone())));
-            wanted.extend(splits.iter().map(|split| split_cell(pairing, *pair, split)));
+            wanted.extend(splits.iter().map(|split| self.split_cell(pairing, *pair, split)));
         }
         self.common.compute("pairs", cells, &wanted)?;
         let pair = |members: &[usize; 2]| -> Result<Pair, Failure> {
             let mut found = |how: &Arrangement| cells.get(&pairing.cell(members, how.clone()));
             let slate = found(&SLATE)?;
+            let further = |found: &mut dyn FnMut(&Arrangement) -> Result<Shared, RunError>, how| {
+                let is_there = !self.common.quick;
+                is_there.then(|| found(how).map(|shared| makespan(&shared))).transpose()
+            };
             let mut pair = Pair {
                 members: *members,
                 slices: makespan(&found(&Arrangement::TimeSlice)?),
                 mps: makespan(&found(&Arrangement::Mps)?),
-                even: makespan(&found(&EVEN)?),
+                even: further(&mut found, &EVEN)?,
                 slate: makespan(&slate),
-                slate_cd: makespan(&found(&SLATE_CD)?),
+                slate_cd: further(&mut found, &SLATE_CD)?,
                 oracle: f64::INFINITY,
                 decisions: slate.decisions,
             };
             let alone = members.map(|index| pairing.solos[index].shared);
             pair.oracle = alone.iter().sum();
             for split in &splits {
-                let shared = cells.get(&split_cell(pairing, *members, split))?;
+                let shared = cells.get(&self.split_cell(pairing, *members, split))?;
                 let speeds = [0, 1].map(|place| {
                     let track = &shared.shares[place].track;
                     let whole = pairing.ctas(members[place]) / alone[place];
@@ -155,15 +214,21 @@ impl SlateArgs {
         };
         firsts.into_iter().map(|first| [first, sms - first]).collect()
     }
-}
 
-/// A pair on a split that does not move, for a while.
-fn split_cell<'a>(pairing: &Pairing<'a>, members: [usize; 2], split: &[u16; 2]) -> Cell<'a> {
-    let arrangement = Arrangement::Static(split.to_vec());
-    Cell {
-        cycles: SPLIT_CYCLES.min(pairing.work),
-        launches: Vec::new(),
-        arrivals: Vec::new(),
-        ..pairing.cell(&members, arrangement)
+    /// A pair on a split that does not move, for a while.
+    fn split_cell<'a>(
+        &self,
+        pairing: &Pairing<'a>,
+        members: [usize; 2],
+        split: &[u16; 2],
+    ) -> Cell<'a> {
+        let arrangement = Arrangement::Static(split.to_vec());
+        let cycles = if self.common.quick { QUICK_SPLIT_CYCLES } else { SPLIT_CYCLES };
+        Cell {
+            cycles: cycles.min(pairing.work),
+            launches: Vec::new(),
+            arrivals: Vec::new(),
+            ..pairing.cell(&members, arrangement)
+        }
     }
 }
