@@ -1,7 +1,7 @@
 //! What one application has done since it came.
 
-use super::ProfileKey;
 use super::gaps::Gaps;
+use super::{ProfileKey, as_float};
 use crate::Fence;
 use crate::launches::{FormKind, Pending};
 use partita_model::{KernelReport, Nanos, Traffic};
@@ -139,8 +139,9 @@ impl Account {
         if let Some(seen) = self.recent.get_mut(key) {
             *seen = (seen.0 + ctas, launched);
         } else if self.recent.len() < MAX_RECENT {
-            // A launch counts for something before its first CTA has ended.
-            self.recent.insert(key.clone(), (ctas.max(1.0), launched));
+            // A kernel counts as its first launch before a CTA of it has ended: an application is
+            // not what its smallest kernel is.
+            self.recent.insert(key.clone(), (ctas.max(as_float(launched.ctas)).max(1.0), launched));
         }
     }
 
@@ -235,5 +236,26 @@ impl Account {
     pub(super) fn forget_work(&mut self) {
         self.demand = 0;
         self.active = false;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_model::Dim3;
+    use partita_model::profile::LaunchShape;
+
+    #[test]
+    fn a_kernel_counts_as_its_launch_before_a_cta_has_ended() {
+        let mut account = Account::new(Nanos(0));
+        let key = |hash: &str| (Arc::from(hash), LaunchShape::new(1, Dim3::linear(32), 0));
+        let launched = |ctas| Launched { warps: 1, ctas_per_sm: 1, ctas };
+        account.saw_kernel(Nanos(1), &key("few"), (0.0, launched(2)));
+        account.saw_kernel(Nanos(1), &key("many"), (0.0, launched(1_000)));
+        let counts: Vec<f64> = account.recent().map(|(_, ctas, _)| ctas).collect();
+        assert_eq!(counts, [2.0, 1_000.0]);
+        // What it completes is added.
+        account.saw_kernel(Nanos(2), &key("few"), (2.0, launched(2)));
+        assert_eq!(account.recent().next().map(|(_, ctas, _)| ctas), Some(4.0));
     }
 }
