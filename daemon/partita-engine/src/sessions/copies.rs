@@ -6,9 +6,9 @@
 //! Longer copies go to the device piece by piece. [`CopyOrder`] says which copy is the next.
 //!
 //! A copy takes part in the order once nothing else is before it in its stream: a copy behind a
-//! kernel would keep the copies of others waiting until the kernel has ended. A short one may go to
-//! the device behind the kernel where nobody else copies, because the device then need not wait for
-//! the host.
+//! kernel would keep the copies of others waiting until the kernel has ended. Where no other user
+//! copies, a short one may be *early*: it goes to the device behind the kernel, because the device
+//! then need not wait for the host. What is early does not count in the bound.
 
 use super::Sessions;
 use super::copy_order::{CopyOrder, Rank, Standing};
@@ -394,7 +394,6 @@ impl Sessions {
                 let tenant = record.identity.tenant;
                 let may = bytes <= EARLY_BYTES
                     && link.early + bytes + FIXED_BYTES <= EARLY_IN_FLIGHT
-                    && !link.has_company(operation.stream)
                     && link.shortest_of_others(tenant, now).is_none();
                 !may
             }

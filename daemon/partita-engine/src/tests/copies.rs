@@ -187,19 +187,24 @@ fn a_launch_is_not_started_before_its_copies_have_ended() {
     world.finish();
 }
 
-/// A copy behind a kernel would keep the copies of others waiting until the kernel has ended.
+/// A copy behind a kernel keeps no other user waiting until the kernel has ended: a long one is not
+/// on the device, and a short one does not count there.
 #[test]
 fn a_copy_behind_a_kernel_keeps_no_other_user_waiting() {
-    let mut world = World::new(4);
-    let small = Copier::new(&mut world, TenantId(3000), SHORT);
-    let (session, _) = world.session();
-    let memory = streams(&mut world, session, &[LONG]);
-    world.start(session, 1, MEDIUM, 400_000);
-    to_device(&mut world, session, 1, memory[0], LONG);
-    small.check(&mut world);
-    assert_eq!(world.device.grids_started, 1);
-    let copied = world.device.copied.iter().any(|(address, _)| *address == memory[0].0);
-    assert!(!copied, "the copy overtook its kernel");
-    assert_eq!(world.synchronize(session), 0);
-    world.finish();
+    for (bytes, is_early) in [(LONG, 1), (2 * LONG, 0)] {
+        let mut world = World::new(4);
+        let small = Copier::new(&mut world, TenantId(3000), SHORT);
+        let (session, _) = world.session();
+        let memory = streams(&mut world, session, &[bytes]);
+        world.start(session, 1, MEDIUM, 400_000);
+        let before = world.device.messages.operations;
+        to_device(&mut world, session, 1, memory[0], bytes);
+        assert_eq!(world.device.messages.operations, before + is_early);
+        small.check(&mut world);
+        assert_eq!(world.device.grids_started, 1);
+        let copied = world.device.copied.iter().any(|(address, _)| *address == memory[0].0);
+        assert!(!copied, "the copy overtook its kernel");
+        assert_eq!(world.synchronize(session), 0);
+        world.finish();
+    }
 }
