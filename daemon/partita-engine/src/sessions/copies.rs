@@ -26,6 +26,10 @@ const FIXED_BYTES: u64 = 96 << 10;
 /// Device time for which a user counts as copying after its last copy. Programs that alternate
 /// copies and kernels copy again sooner.
 const RECENT: Nanos = Nanos(10_000_000);
+/// The shortest piece beside other users of which two are in flight. Before a copy of another user
+/// that is shorter, one piece is enough to wait for: programs that copy little copy often. The
+/// device then waits for the host after each piece.
+const TWO_FROM: u64 = 512 << 10;
 /// Operations of a stream in which the launch behind a copy is looked for.
 const LOOKED_AT: usize = 64;
 /// A launch behind copies of at most this many bytes, or a copy of that length behind a kernel, may
@@ -57,7 +61,11 @@ impl Bound {
     /// asked for lately. Half of the time goes to bytes where they have 128 KiB, their least. A
     /// user who has not copied lately waits for at most two pieces of 1 MiB.
     fn beside(shortest: u64) -> Bound {
-        Bound::two_of(shortest.clamp(128 << 10, 1 << 20))
+        let piece = shortest.clamp(128 << 10, 1 << 20);
+        if piece >= TWO_FROM {
+            return Bound::two_of(piece);
+        }
+        Bound { piece, in_flight: piece + FIXED_BYTES }
     }
 
     /// Two pieces: the device has the next one when the first ends.
