@@ -5,7 +5,7 @@ use partita_model::{ApplicationId, Nanos, SmPart};
 use partita_policy::{Sample, Selected, Selector};
 use std::collections::BTreeMap;
 
-/// Chooses anew every 20 to 100 µs. Where nobody shares, everyone runs.
+/// Chooses anew every 20 to 100 µs. Where nobody shares, as many run as there are SMs.
 #[derive(Debug)]
 pub struct Fickle {
     random: Random,
@@ -19,12 +19,18 @@ impl Fickle {
         Fickle { random: Random::new(seed), again: Nanos(0) }
     }
 
-    /// Two of these, with their parts.
-    fn couple(&mut self, mut ids: Vec<ApplicationId>) -> BTreeMap<ApplicationId, SmPart> {
-        while ids.len() > 2 {
+    /// So many of these, or all.
+    fn some(&mut self, mut ids: Vec<ApplicationId>, most: usize) -> Vec<ApplicationId> {
+        while ids.len() > most {
             let gone = usize::try_from(self.random.below(ids.len() as u64)).unwrap_or(0);
             ids.remove(gone);
         }
+        ids
+    }
+
+    /// Two of these, with their parts.
+    fn couple(&mut self, ids: Vec<ApplicationId>) -> BTreeMap<ApplicationId, SmPart> {
+        let ids = self.some(ids, 2);
         // A CTA that does not fit into its part ends the sharing, so small parts come rarely.
         let most = if self.random.once_in(8) { 32 } else { 4 };
         let of = u16::try_from(self.random.between(2, most)).unwrap_or(2);
@@ -45,6 +51,7 @@ impl Selector for Fickle {
         let roomy = sample.applications.iter().filter(|a| !a.cramped).map(|a| a.application);
         let roomy: Vec<ApplicationId> = roomy.collect();
         if roomy.len() < 2 || self.random.once_in(3) {
+            let ids = self.some(ids, sample.sms.len().into());
             return Selected { together: ids.into_iter().collect(), ..Selected::default() };
         }
         let parts = self.couple(roomy);
