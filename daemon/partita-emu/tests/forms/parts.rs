@@ -5,10 +5,10 @@ use crate::trial::{ALL, Form, Outcome, SMS, Trial};
 
 /// Odd ones never renew what a weak load has seen.
 const SEEDS: std::ops::Range<u64> = 0..12;
-/// After so many looks, a microsecond apart, whoever has no place has left.
+/// Looks, a microsecond apart, after which every CTA without a place has left.
 const LOOKS: u32 = 60;
 
-/// Those that stay on each SM.
+/// The CTAs that stay on each SM.
 fn live(trial: &mut Trial) -> Vec<u32> {
     trial.telemetry().into_iter().map(|[came, left]| came - left).collect()
 }

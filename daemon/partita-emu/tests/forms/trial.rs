@@ -280,7 +280,7 @@ impl Trial {
         self.world.permit(self.block, allowed, stalled);
     }
 
-    /// Lets so many stay on an SM, or as many as fit, and opens all SMs.
+    /// Lets `quota` CTAs stay on an SM, or as many as fit, and opens all SMs.
     pub fn share(&mut self, quota: Option<u32>) {
         self.world.share(self.block, quota);
         self.permit(ALL, 0);

@@ -316,7 +316,7 @@ const SWEEP: &str =
 
 /// Of the room in a part of an SM.
 const PART: &str =
-    "a CTA looks once, when it comes; by PTX that races with the others and the host";
+    "a CTA looks once, when it comes; by PTX the look races with other CTAs and the host";
 /// The same of the CTA that stays until the launch is complete.
 const PARKED: &str =
     "by an old value the parked CTA registers, and looks again then, or stays idle";

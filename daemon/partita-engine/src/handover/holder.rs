@@ -41,12 +41,12 @@ impl Holder {
     }
 }
 
-/// Who is to have which SMs.
+/// The SMs, and the parts of SMs, that applications are to have.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Targets {
     /// The SMs of each.
     pub(crate) sms: BTreeMap<ApplicationId, SmSet>,
-    /// The part of each of those that share their SMs.
+    /// The part of each application that shares its SMs.
     pub(crate) parts: BTreeMap<ApplicationId, SmPart>,
 }
 

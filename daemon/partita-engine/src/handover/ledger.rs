@@ -153,7 +153,7 @@ pub(crate) struct Ledger {
     capacity: Usage,
     per_sm: Vec<Usage>,
     streams: BTreeMap<StreamId, StreamUsage>,
-    /// The SMs that applications share, with who has which part.
+    /// The SMs that applications share, with the part of each application.
     shared: BTreeMap<SmId, Holder>,
     /// Gives every launch the room of an empty SM, so that a test shows the effect.
     #[cfg(test)]

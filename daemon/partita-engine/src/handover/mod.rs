@@ -8,7 +8,7 @@
 //!
 //! A holder is one application, or two that *share* the SM ([`holder`]). Two have a part of it
 //! each, which the ledger holds them to. Other parts are another holder, so the SM drains before
-//! they begin: whoever had more of it has left.
+//! they begin: the application that had more of it has left.
 //!
 //! An application is *granted* the SMs that it holds: there its workers may be, as its control
 //! blocks say. Its *target* adds the SMs that drain to it.
@@ -356,7 +356,7 @@ mod tests {
         Targets { sms, parts: BTreeMap::new() }
     }
 
-    /// Both share these SMs, the first with so many eighths.
+    /// Applications A and B share these SMs; A has `eighths` of each.
     fn shared(sms: &str, eighths: u16) -> Targets {
         let part = |ctas| SmPart::new(ctas, 8).unwrap();
         let parts = BTreeMap::from([(A, part(eighths)), (B, part(8 - eighths))]);

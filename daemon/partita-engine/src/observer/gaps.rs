@@ -7,9 +7,9 @@
 //! Nobody knows how long a gap will be. Two rules bound what a wrong guess costs:
 //!
 //! - An application of which no gap was seen keeps its SMs for [`LOAN`], the time that two borders
-//!   take. Whoever waits for as long as a loan costs loses at most twice the time that the best
-//!   choice would have lost (the rent-or-buy bound; Karlin et al., "Competitive snoopy caching",
-//!   1988).
+//!   take. An owner that waits for as long as a loan costs loses at most twice the time that the
+//!   best choice would have lost (the rent-or-buy bound; Karlin et al., "Competitive snoopy
+//!   caching", 1988).
 //! - An application that had gaps keeps its SMs for twice its longest gap of late. A gap longer
 //!   than the bound of the grace is a pause and says nothing of gaps. The memory of a long gap
 //!   fades by an eighth of the difference with each shorter one.

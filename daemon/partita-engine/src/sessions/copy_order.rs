@@ -14,9 +14,9 @@
 //! for one piece.
 //!
 //! The order does not ask whether the GPU has something to run. A user whose kernels are short
-//! would leave the GPU idle again and again, and go before the others for ever. And the order
-//! serves the short copy of a waiting kernel first anyway, unless its user has had more than the
-//! others.
+//! would leave the GPU idle again and again, and that user would go before the others for ever.
+//! The order serves the short copy of a waiting kernel first anyway, unless its user has had more
+//! than the others.
 //!
 //! # Among the copies of a user
 //!
@@ -219,26 +219,14 @@ impl CopyOrder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tests::random::Random;
     use std::collections::VecDeque;
 
     const PIECE: u64 = 128 << 10;
 
-    /// SplitMix64 (Steele et al., OOPSLA '14).
-    struct Random(u64);
-
-    impl Random {
-        fn below(&mut self, bound: u64) -> u64 {
-            self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-            let mut z = self.0;
-            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            (z ^ (z >> 31)) % bound
-        }
-
-        /// As many long as short ones by order of magnitude.
-        fn length(&mut self) -> u64 {
-            (1 + self.below(255)) << (8 + self.below(9))
-        }
+    /// As many long as short ones by order of magnitude.
+    fn length(random: &mut Random) -> u64 {
+        (1 + random.below(255)) << (8 + random.below(9))
     }
 
     fn standing(own: u64, is_last: bool) -> Standing {
@@ -329,7 +317,7 @@ mod tests {
             loop {
                 while next_id < end_of_arrivals && (copies.is_empty() || random.below(3) == 0) {
                     let user = u32::try_from(random.below(3)).expect("below three");
-                    let length = random.length();
+                    let length = length(&mut random);
                     let id = OperationId(next_id);
                     next_id += 1;
                     order.enter(id, TenantId(user), standing(length, random.below(4) == 0));
@@ -403,7 +391,7 @@ mod tests {
             let mut ends: Vec<(u64, u64)> = Vec::new();
             while ends.len() < 300 {
                 for (&user, at) in asks_at.iter_mut().filter(|(_, at)| **at <= now) {
-                    let length = random.length();
+                    let length = length(&mut random);
                     enter(&mut order, next_id, user, length);
                     copies.insert(OperationId(next_id), (user, length));
                     turns.advance(now as f64);

@@ -10,7 +10,7 @@ mod modules;
 mod originals;
 mod policy;
 mod profiling;
-mod random;
+pub(crate) mod random;
 mod requests;
 mod resize;
 mod sharing;

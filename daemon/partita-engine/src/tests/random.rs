@@ -7,10 +7,10 @@ use partita_policy::{Sample, Selected, Selector};
 use std::collections::BTreeMap;
 
 /// SplitMix64 (Steele et al., OOPSLA '14): enough for choosing test steps.
-struct Random(u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

@@ -4,10 +4,12 @@
 //! own.
 
 use crate::progress::Bar;
+use crate::shown;
 use clap::Args;
 use partita_bench::{Cell, Cells};
 use partita_cli::demo::toolkit::cache_dir;
 use partita_cli::failure::Failure;
+use partita_cli::report::{Metric, Report};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -71,6 +73,34 @@ impl Evaluation {
         bar.end();
         Ok(result?)
     }
+
+    /// The report over all seeds, and beside it the text of each seed where people read it.
+    ///
+    /// # Errors
+    /// Where the report cannot be shown.
+    pub fn shown(
+        &self,
+        report: &Report,
+        seeds: &[u64],
+        studied: &[Studied],
+    ) -> Result<Vec<u8>, Failure> {
+        let mut text = shown(report, self.json)?;
+        if !self.json {
+            for (seed, studied) in seeds.iter().zip(studied) {
+                if seeds.len() > 1 {
+                    text.extend(format!("\nseed {seed}\n").into_bytes());
+                }
+                text.extend(studied.text.bytes());
+            }
+        }
+        Ok(text)
+    }
+}
+
+/// What a benchmark found with one seed.
+pub struct Studied {
+    pub metrics: Vec<Metric>,
+    pub text: String,
 }
 
 /// Writes files to a folder, which is made.

@@ -6,14 +6,13 @@ mod plots;
 pub mod seeds;
 mod strangers;
 
-use crate::evaluation::Evaluation;
-use crate::shown;
+use crate::evaluation::{Evaluation, Studied};
 use clap::Args;
 use figures::Figures;
 use partita_bench::study::{Beside, Kind, MIX_CYCLES, Mix, Study, pairs};
 use partita_bench::{Application, Cell, Cells, Random, Workload, workloads};
 use partita_cli::failure::Failure;
-use partita_cli::report::{Metric, Report};
+use partita_cli::report::Report;
 use partita_emu::Spec;
 use partita_model::SmSet;
 use std::path::PathBuf;
@@ -93,12 +92,6 @@ pub struct CdSearchArgs {
     estimate: bool,
 }
 
-/// What a study of one seed found.
-struct Studied {
-    metrics: Vec<Metric>,
-    text: String,
-}
-
 /// The same study on another GPU.
 struct Variant {
     name: &'static str,
@@ -135,16 +128,7 @@ impl CdSearchArgs {
             seed: self.seeds[0],
             metrics: seeds::combined(studied.iter().map(|studied| &*studied.metrics)),
         };
-        let mut text = shown(&report, self.common.json)?;
-        if !self.common.json {
-            for (seed, studied) in self.seeds.iter().zip(&studied) {
-                if self.seeds.len() > 1 {
-                    text.extend(format!("\nseed {seed}\n").into_bytes());
-                }
-                text.extend(studied.text.bytes());
-            }
-        }
-        Ok(text)
+        self.common.shown(&report, &self.seeds, &studied)
     }
 
     /// One seed.

@@ -4,14 +4,13 @@ mod figures;
 mod funnel;
 
 use crate::cd_search::seeds::combined;
-use crate::evaluation::{Evaluation, write_files};
-use crate::shown;
+use crate::evaluation::{Evaluation, Studied, write_files};
 use clap::Args;
 use figures::{Figures, Pair};
 use partita_bench::pairing::{Pairing, makespan, split_makespan};
 use partita_bench::{Application, Arrangement, Cell, Cells, RunError, Shared, samples};
 use partita_cli::failure::Failure;
-use partita_cli::report::{Metric, Report};
+use partita_cli::report::Report;
 use partita_emu::Spec;
 use partita_model::{PartitionerKind, SelectorKind};
 
@@ -75,12 +74,6 @@ pub struct SlateArgs {
     no_funnel: bool,
 }
 
-/// What was found with one seed.
-struct Studied {
-    metrics: Vec<Metric>,
-    text: String,
-}
-
 impl SlateArgs {
     /// Measures.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
@@ -93,16 +86,7 @@ impl SlateArgs {
             seed: self.seeds[0],
             metrics: combined(studied.iter().map(|studied| &*studied.metrics)),
         };
-        let mut text = shown(&report, self.common.json)?;
-        if !self.common.json {
-            for (seed, studied) in self.seeds.iter().zip(&studied) {
-                if self.seeds.len() > 1 {
-                    text.extend(format!("\nseed {seed}\n").into_bytes());
-                }
-                text.extend(studied.text.bytes());
-            }
-        }
-        Ok(text)
+        self.common.shown(&report, &self.seeds, &studied)
     }
 
     /// Measures with one seed.
