@@ -8,9 +8,8 @@
 //! | [`Coscheduling::pair_cells`] | pairs with the ratios of CTAs that the model compares |
 //! | [`Queue`] | launches that arrive: one after the other, together, under a policy |
 //!
-//! A pair with a ratio runs in slices, as in the paper: each program has one slice with a CTA for
-//! each SM in each of as many streams as it has CTAs on an SM. [`Coscheduling::together`] is the
-//! only place that knows.
+//! A pair with a ratio runs as the selector `kernelet` lets it: each program has a part of every
+//! SM. [`Coscheduling::together`] is the only place that knows.
 
 use crate::application::Application;
 use crate::arrivals::{in_one_stream, poisson};
@@ -20,10 +19,9 @@ use crate::run::{Arrangement, RunError, Shared};
 use crate::slices::sliced;
 use crate::track::float;
 use partita_emu::Spec;
-use partita_model::{ApplicationId, Calibration};
+use partita_model::{ApplicationId, Calibration, SmPart};
 use partita_policy::markov::{Alone, Model, ModelError, Workload};
 use partita_policy::{Character, Launched, PairTable, PairTableError};
-use std::collections::BTreeMap;
 
 /// A program alone is measured for so many times as long as a pair: a launch counts when it has
 /// ended, and the first one also waits for its start and for its data.
@@ -273,39 +271,24 @@ impl<'a> Coscheduling<'a> {
     }
 }
 
-/// Programs cut into slices with a CTA for each SM, by place and streams.
-#[derive(Debug, Default)]
-pub struct Cuts(BTreeMap<(usize, u32), Application>);
-
-impl Cuts {
-    /// The programs of pairs in slices.
-    ///
-    /// # Errors
-    /// Where one cannot be cut.
-    pub fn new(study: &Coscheduling<'_>, pairs: &[Pair]) -> Result<Cuts, CoschedulingError> {
-        let mut cuts = BTreeMap::new();
-        for (member, ctas) in pairs.iter().flat_map(|pair| pair.members.into_iter().zip(pair.ctas))
-        {
-            let program = study.programs[member];
-            let cut = sliced(program, study.spec.sms.into(), ctas);
-            cuts.insert((member, ctas), cut.map_err(CoschedulingError::Slices)?);
-        }
-        Ok(Cuts(cuts))
-    }
-}
-
-impl Coscheduling<'_> {
+impl<'a> Coscheduling<'a> {
     /// A pair that shares every SM with so many CTAs of each there.
     #[must_use]
-    pub fn together<'b>(&'b self, pair: &Pair, cuts: &'b Cuts) -> Option<Cell<'b>> {
-        let cut = |of: usize| cuts.0.get(&(pair.members[of], pair.ctas[of]));
-        Some(self.cell(vec![cut(0)?, cut(1)?], Arrangement::Mps))
+    pub fn together(&self, pair: &Pair) -> Cell<'a> {
+        let part = |place: usize| {
+            let small = |count: u32| u16::try_from(count).unwrap_or(u16::MAX);
+            let fit = self.solos[pair.members[place]].ctas_per_sm;
+            SmPart::new(small(pair.ctas[place]), small(fit))
+        };
+        let parts = [0, 1].into_iter().filter_map(part).collect();
+        let programs = pair.members.map(|member| self.programs[member]).to_vec();
+        self.cell(programs, Arrangement::Parts(parts))
     }
 
     /// The runs of pairs.
     #[must_use]
-    pub fn pair_cells<'b>(&'b self, pairs: &[Pair], cuts: &'b Cuts) -> Vec<Cell<'b>> {
-        pairs.iter().filter_map(|pair| self.together(pair, cuts)).collect()
+    pub fn pair_cells(&self, pairs: &[Pair]) -> Vec<Cell<'a>> {
+        pairs.iter().map(|pair| self.together(pair)).collect()
     }
 
     /// Takes the speeds of pairs from their runs, which are there.
@@ -315,12 +298,10 @@ impl Coscheduling<'_> {
     pub fn take_pairs(
         &self,
         pairs: &mut [Pair],
-        cuts: &Cuts,
         cells: &mut Cells,
     ) -> Result<(), CoschedulingError> {
         for pair in pairs {
-            let Some(cell) = self.together(pair, cuts) else { continue };
-            let shared = cells.get(&cell)?;
+            let shared = cells.get(&self.together(pair))?;
             for place in 0..2 {
                 let name = &self.programs[pair.members[place]].name;
                 let too_short = || CoschedulingError::TooShort(name.clone(), self.cycles);
@@ -341,7 +322,7 @@ impl Coscheduling<'_> {
         let round = (solo.ctas_per_sm * u32::from(self.spec.sms)).max(1);
         let sizes = std::iter::successors(Some(round), |size| Some(size * 2));
         let cut = |size: u32| {
-            let cut = sliced(self.programs[member], size, 0);
+            let cut = sliced(self.programs[member], size);
             Ok((size, cut.map_err(CoschedulingError::Slices)?))
         };
         sizes.take_while(|&size| size < solo.ctas).chain([solo.ctas]).map(cut).collect()

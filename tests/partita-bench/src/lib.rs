@@ -14,6 +14,7 @@
 //! | `recorded` | kernels of other programs, from recordings |
 //! | `slices` | applications whose launches are cut into slices |
 //! | `arrivals` | launches that arrive while others run |
+//! | `fixed_parts` | a selector whose applications share all SMs in fixed parts |
 //! | `hardware` | calibration of the modelled GPU |
 //! | `player` | which launch an application enqueues next |
 //! | `run` | runs of applications, alone or together |
@@ -32,6 +33,7 @@ mod cells;
 pub mod copying;
 pub mod coscheduling;
 mod eight;
+mod fixed_parts;
 mod hardware;
 pub mod pairing;
 mod player;

@@ -7,6 +7,7 @@
 //! program's own host code would add.
 
 use crate::application::Application;
+use crate::fixed_parts::FixedParts;
 use crate::hardware::measured;
 use crate::player::Player;
 use crate::track::Track;
@@ -20,8 +21,8 @@ use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::request::{ImageId, ModuleHandle, Request, StreamHandle, StreamKind};
 use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
-    Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmSet,
-    TenantId,
+    Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmPart,
+    SmSet, TenantId,
 };
 use partita_policy::explain;
 use serde::{Deserialize, Serialize};
@@ -55,6 +56,8 @@ pub enum Arrangement {
     CdSearchPaper,
     /// A selector and a partitioner, where kernels are known.
     Policy(SelectorKind, PartitionerKind),
+    /// All SMs for everybody: CTAs of each application on an SM, of those that fit.
+    Parts(Vec<SmPart>),
     /// Nothing but counting: an earlier run. It ends when every kernel has its profile and its
     /// speed alone, or has been launched so often that it would have them.
     Count,
@@ -187,6 +190,7 @@ impl<'a> Stage<'a> {
             | Arrangement::ColdCdSearch
             | Arrangement::CdSearchPaper
             | Arrangement::Policy(..)
+            | Arrangement::Parts(_)
             | Arrangement::Count => (Sharing::Spatial, None),
         };
         let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
@@ -235,6 +239,12 @@ impl<'a> Stage<'a> {
         }
         if let Arrangement::Static(counts) = &how.arrangement {
             stage.pin(counts).map_err(nobody)?;
+        }
+        if let Arrangement::Parts(parts) = &how.arrangement {
+            let ids = stage.players.iter().map(|player| player.id);
+            let selector = FixedParts(ids.zip(parts.iter().copied()).collect());
+            let deciders = (Box::new(selector) as _, Box::new(partita_policy::Even) as _);
+            stage.engine.set_policy(&mut stage.device, deciders);
         }
         Ok(stage)
     }

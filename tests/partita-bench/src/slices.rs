@@ -1,9 +1,5 @@
 //! Applications whose launches are cut into slices (Kernelet, TPDS '14, §4.1): consecutive ranges
-//! of CTAs, each a launch of its own, in one or several streams.
-//!
-//! Slices of two applications share SMs where both applications' slices are on the device at the
-//! same time. An application with one slice of one CTA for each SM in each of `n` streams has at
-//! most `n` CTAs on an SM in the mean: the paper's way to a ratio of CTAs.
+//! of CTAs, each a launch of its own in the application's stream.
 
 use crate::application::{Application, Step};
 use partita_model::Dim3;
@@ -14,12 +10,12 @@ use std::sync::Arc;
 /// Bytes that the first parameter of a slice is aligned to.
 const ALIGNMENT: usize = 8;
 
-/// The application with every launch cut into slices of so many CTAs, which take so many streams in
-/// turn. The last slice of a launch has what is left.
+/// The application with every launch cut into slices of so many CTAs. The last slice of a launch
+/// has what is left.
 ///
 /// # Errors
 /// A module that is not PTX, or a kernel that cannot run in slices, in words.
-pub fn sliced(application: &Application, ctas: u32, streams: u32) -> Result<Application, String> {
+pub fn sliced(application: &Application, ctas: u32) -> Result<Application, String> {
     let mut modules: Vec<Arc<str>> = Vec::new();
     let mut entries = Vec::new();
     for text in &application.modules {
@@ -37,7 +33,7 @@ pub fn sliced(application: &Application, ctas: u32, streams: u32) -> Result<Appl
         let firsts = (0..all).step_by(size as usize);
         pass.extend(firsts.map(|first| of_step(step, entry, first, size.min(all - first))));
     }
-    Ok(Application { modules, pass, streams, ..application.clone() })
+    Ok(Application { modules, pass, ..application.clone() })
 }
 
 /// The slice of a launch that begins at a CTA.
@@ -58,10 +54,9 @@ mod tests {
     fn slices_cover_a_launch() {
         for program in eight(1) {
             let all = program.pass[0].grid.count();
-            let cut = sliced(&program, 100, 3).unwrap();
+            let cut = sliced(&program, 100).unwrap();
             assert_eq!(cut.ctas(), all, "{}", program.name);
             assert_eq!(cut.pass.len() as u128, all.div_ceil(100), "{}", program.name);
-            assert_eq!(cut.streams, 3);
             let [.., last] = cut.pass.as_slice() else { unreachable!("it has slices") };
             assert_eq!(last.grid.count(), (all - 1) % 100 + 1, "{}", program.name);
         }
@@ -71,6 +66,6 @@ mod tests {
     fn who_has_no_such_kernel_is_told() {
         let mut program = eight(1).remove(0);
         program.pass[0].kernel = "nothing".to_owned();
-        assert_eq!(sliced(&program, 1, 1).unwrap_err(), "`nothing` cannot run in slices");
+        assert_eq!(sliced(&program, 1).unwrap_err(), "`nothing` cannot run in slices");
     }
 }

@@ -1,9 +1,7 @@
 //! The runs of `partita bench kernelet` on one GPU, and what plans take by them.
 
 use crate::evaluation::Evaluation;
-use partita_bench::coscheduling::{
-    Coscheduling, CoschedulingError, Cuts, Pair, Queue, Sliced, Solo, id,
-};
+use partita_bench::coscheduling::{Coscheduling, CoschedulingError, Pair, Queue, Sliced, Solo, id};
 use partita_bench::pairing::makespan;
 use partita_bench::{Application, Arrangement, Cells, MIXES};
 use partita_cli::failure::Failure;
@@ -71,9 +69,8 @@ impl Measured {
         for members in study.pairs() {
             pairs.extend(study.ratios(members).map_err(failed)?);
         }
-        let cuts = Cuts::new(&study, &pairs).map_err(failed)?;
-        common.compute("pairs", cells, &study.pair_cells(&pairs, &cuts))?;
-        study.take_pairs(&mut pairs, &cuts, cells).map_err(failed)?;
+        common.compute("pairs", cells, &study.pair_cells(&pairs))?;
+        study.take_pairs(&mut pairs, cells).map_err(failed)?;
         let mixes = mixes(common, &study, &pairs, how, cells)?;
         Ok(Measured {
             spec: how.spec.clone(),

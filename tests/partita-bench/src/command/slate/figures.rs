@@ -1,5 +1,6 @@
 //! What the runs of `partita bench slate` say.
 
+use super::OTHERS;
 use partita_bench::pairing::{Pairing, gain};
 use partita_bench::plot::{Bars, sorted_bars};
 use partita_cli::report::Metric;
@@ -12,11 +13,9 @@ pub struct Pair {
     pub members: [usize; 2],
     pub slices: f64,
     pub mps: f64,
-    /// Not in quick runs.
-    pub even: Option<f64>,
     pub slate: f64,
-    /// Not in quick runs.
-    pub slate_cd: Option<f64>,
+    /// Of the other policies, in the order of [`OTHERS`].
+    pub others: Vec<f64>,
     /// The best static split, or one after the other.
     pub oracle: f64,
     /// The policy's decisions.
@@ -44,8 +43,8 @@ pub struct Figures<'a> {
     pub funnel: Vec<Funnel>,
 }
 
-/// A makespan of a pair, where it was measured.
-type Makespan = fn(&Pair) -> Option<f64>;
+/// A makespan of a pair.
+type Makespan = fn(&Pair) -> f64;
 
 /// Mean, best and worst in per cent.
 struct Gains {
@@ -55,49 +54,40 @@ struct Gains {
 }
 
 impl Figures<'_> {
-    /// `None` where nothing was measured.
-    fn gains(&self, of: Makespan, over: Makespan) -> Option<Gains> {
-        let all: Vec<f64> = self
-            .pairs
-            .iter()
-            .filter_map(|pair| Some(100.0 * gain(of(pair)?, over(pair)?)))
-            .collect();
-        (!all.is_empty()).then(|| Gains {
-            mean: all.iter().sum::<f64>() / all.len() as f64,
-            best: all.iter().copied().fold(f64::NEG_INFINITY, f64::max),
-            worst: all.iter().copied().fold(f64::INFINITY, f64::min),
-        })
+    fn gains(&self, of: impl Fn(&Pair) -> f64, over: Makespan) -> Gains {
+        let all = self.pairs.iter().map(|pair| 100.0 * gain(of(pair), over(pair)));
+        Gains {
+            mean: all.clone().sum::<f64>() / self.pairs.len().max(1) as f64,
+            best: all.clone().fold(f64::NEG_INFINITY, f64::max),
+            worst: all.fold(f64::INFINITY, f64::min),
+        }
     }
 
     pub fn metrics(&self) -> Vec<Metric> {
         let paper = |metric: Metric, paper: f64| Metric { paper: Some(paper), ..metric };
         let mut metrics = Vec::new();
         let over: [(&str, Makespan, [Option<f64>; 3]); 2] = [
-            ("MPS", |pair| Some(pair.mps), [Some(11.0), Some(35.0), Some(-2.0)]),
-            ("time slices", |pair| Some(pair.slices), [Some(18.0), None, None]),
+            ("MPS", |pair| pair.mps, [Some(11.0), Some(35.0), Some(-2.0)]),
+            ("time slices", |pair| pair.slices, [Some(18.0), None, None]),
         ];
         for (name, baseline, papers) in over {
-            let Some(slate) = self.gains(|pair| Some(pair.slate), baseline) else { continue };
+            let slate = self.gains(|pair| pair.slate, baseline);
             let named = |what: &str| format!("slate: {what} gain over {name}");
             let of_paper = |metric: Metric, index: usize| Metric { paper: papers[index], ..metric };
             metrics.push(of_paper(Metric::at_least(named("mean"), slate.mean, "%", 20.0), 0));
             metrics.push(of_paper(Metric::plain(named("best"), slate.best, "%"), 1));
             metrics.push(of_paper(Metric::at_least(named("worst"), slate.worst, "%", -2.0), 2));
         }
-        let others: [(&str, Makespan); 3] = [
-            ("slate with cd-search", |pair| pair.slate_cd),
-            ("even", |pair| pair.even),
-            ("oracle", |pair| Some(pair.oracle)),
-        ];
-        for (name, of) in others {
-            let Some(gains) = self.gains(of, |pair| Some(pair.mps)) else { continue };
+        let mut beside = |name: &str, gains: Gains| {
             metrics.push(Metric::plain(format!("{name}: mean gain over MPS"), gains.mean, "%"));
             metrics.push(Metric::plain(format!("{name}: worst gain over MPS"), gains.worst, "%"));
+        };
+        for (index, (name, _)) in OTHERS.iter().enumerate() {
+            beside(name, self.gains(|pair| pair.others[index], |pair| pair.mps));
         }
-        if let Some(mps) = self.gains(|pair| Some(pair.mps), |pair| Some(pair.slices)) {
-            let metric = Metric::plain("MPS: mean gain over time slices", mps.mean, "%");
-            metrics.push(paper(metric, 6.0));
-        }
+        beside("oracle", self.gains(|pair| pair.oracle, |pair| pair.mps));
+        let mps = self.gains(|pair| pair.mps, |pair| pair.slices);
+        metrics.push(paper(Metric::plain("MPS: mean gain over time slices", mps.mean, "%"), 6.0));
         let solos = &self.pairing.solos;
         let added: Vec<f64> = solos.iter().map(|solo| 100.0 * (solo.instructions - 1.0)).collect();
         let mean = added.iter().sum::<f64>() / added.len().max(1) as f64;
@@ -154,22 +144,19 @@ impl Figures<'_> {
 
     /// Gains of every pair.
     pub fn table(&self) -> String {
-        let mut table =
-            Table::new(&["PAIR", "MPS", "EVEN", "SLATE", "SLATE+CD", "ORACLE", "SLATE/MPS"]);
+        let mut columns = vec!["PAIR", "MPS", "SLATE"];
+        columns.extend(OTHERS.iter().map(|(name, _)| *name));
+        columns.extend(["ORACLE", "SLATE/MPS"]);
+        let mut table = Table::new(&columns);
         for pair in &self.pairs {
-            let over = |makespan: Option<f64>| match makespan {
-                Some(makespan) => format!("{:+.1} %", 100.0 * gain(makespan, pair.slices)),
-                None => String::new(),
-            };
-            table.row(vec![
-                self.title(pair),
-                over(Some(pair.mps)),
-                over(pair.even),
-                over(Some(pair.slate)),
-                over(pair.slate_cd),
-                over(Some(pair.oracle)),
+            let over = |makespan: f64| format!("{:+.1} %", 100.0 * gain(makespan, pair.slices));
+            let mut row = vec![self.title(pair), over(pair.mps), over(pair.slate)];
+            row.extend(pair.others.iter().map(|makespan| over(*makespan)));
+            row.extend([
+                over(pair.oracle),
                 format!("{:+.1} %", 100.0 * gain(pair.slate, pair.mps)),
             ]);
+            table.row(row);
         }
         format!("\ngains over time slices\n\n{}", table.render())
     }
@@ -187,37 +174,33 @@ impl Figures<'_> {
     }
 
     pub fn csv(&self) -> String {
-        let mut text = "first,second,time_slices_ns,mps_ns,even_ns,slate_ns,slate_cd_search_ns,\
-                        oracle_ns\n"
-            .to_owned();
+        let mut text = "first,second,time_slices_ns,mps_ns,slate_ns".to_owned();
+        for (name, _) in &OTHERS {
+            let _ = write!(text, ",{}_ns", name.replace(['+', '-'], "_"));
+        }
+        text.push_str(",oracle_ns\n");
         for pair in &self.pairs {
             let [first, second] = pair.members.map(|index| &*self.pairing.applications[index].name);
-            let further =
-                |makespan: Option<f64>| makespan.map_or(String::new(), |m| format!("{m:.0}"));
-            let (even, slate_cd) = (further(pair.even), further(pair.slate_cd));
-            let Pair { slices, mps, slate, oracle, .. } = pair;
-            let _ = writeln!(
-                text,
-                "{first},{second},{slices:.0},{mps:.0},{even},{slate:.0},{slate_cd},\
-                 {oracle:.0}"
-            );
+            let _ = write!(text, "{first},{second}");
+            let Pair { slices, mps, slate, others, oracle, .. } = pair;
+            for makespan in [slices, mps, slate].into_iter().chain(others).chain([oracle]) {
+                let _ = write!(text, ",{makespan:.0}");
+            }
+            text.push('\n');
         }
         text
     }
 
     pub fn plot(&self) -> String {
-        let over = |of: Makespan| -> Option<Vec<f64>> {
-            let gains = self.pairs.iter().map(|pair| Some(100.0 * gain(of(pair)?, pair.mps)));
-            gains.collect()
+        let over = |of: &dyn Fn(&Pair) -> f64| -> Vec<f64> {
+            self.pairs.iter().map(|pair| 100.0 * gain(of(pair), pair.mps)).collect()
         };
-        let kinds: [(&str, Makespan); 3] = [
-            ("Slate", |pair| Some(pair.slate)),
-            ("Slate with CD-search", |pair| pair.slate_cd),
-            ("oracle", |pair| Some(pair.oracle)),
-        ];
-        let kinds = kinds.iter().filter_map(|(name, of)| Some(((*name).to_owned(), over(*of)?)));
+        let mut kinds = vec![("Slate".to_owned(), over(&|pair| pair.slate))];
+        for (index, (name, _)) in OTHERS.iter().enumerate() {
+            kinds.push(((*name).to_owned(), over(&|pair| pair.others[index])));
+        }
+        kinds.push(("oracle".to_owned(), over(&|pair| pair.oracle)));
         let names = self.pairs.iter().map(|pair| self.title(pair)).collect();
-        let bars = Bars { names, kinds: kinds.collect() };
-        sorted_bars("Pairs: change against MPS", "per cent", &bars)
+        sorted_bars("Pairs: change against MPS", "per cent", &Bars { names, kinds })
     }
 }

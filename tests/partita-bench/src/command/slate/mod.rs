@@ -8,7 +8,7 @@ use crate::evaluation::{Evaluation, Studied, write_files};
 use clap::Args;
 use figures::{Figures, Pair};
 use partita_bench::pairing::{Pairing, makespan, split_makespan};
-use partita_bench::{Application, Arrangement, Cell, Cells, RunError, Shared, samples};
+use partita_bench::{Application, Arrangement, Cell, Cells, samples};
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
@@ -42,10 +42,15 @@ const QUICK_SPLIT_CYCLES: u64 = 300_000;
 /// SMs of the first application in the splits that a quick run tries, in eighths of all.
 const QUICK_EIGHTHS: [u16; 3] = [2, 4, 6];
 
-/// The policy that is judged, and it with CD-search as its partitioner.
+/// The policy that is judged.
 const SLATE: Arrangement = Arrangement::Policy(SelectorKind::Slate, PartitionerKind::Demand);
-const SLATE_CD: Arrangement = Arrangement::Policy(SelectorKind::Slate, PartitionerKind::CdSearch);
-const EVEN: Arrangement = Arrangement::Policy(SelectorKind::Everyone, PartitionerKind::Even);
+/// The policies beside it.
+const OTHERS: [(&str, Arrangement); 4] = [
+    ("slate+cd-search", Arrangement::Policy(SelectorKind::Slate, PartitionerKind::CdSearch)),
+    ("even", Arrangement::Policy(SelectorKind::Everyone, PartitionerKind::Even)),
+    ("cd-search", Arrangement::Policy(SelectorKind::Everyone, PartitionerKind::CdSearch)),
+    ("kernelet", Arrangement::Policy(SelectorKind::Kernelet, PartitionerKind::Even)),
+];
 
 /// Measure Slate's table: throughput of pairs against time slices, MPS, even shares and an oracle.
 #[derive(Args, Debug)]
@@ -145,9 +150,7 @@ impl SlateArgs {
     fn pairs(&self, pairing: &Pairing<'_>, cells: &mut Cells) -> Result<Vec<Pair>, Failure> {
         let pairs = pairing.pairs();
         let mut arrangements = vec![Arrangement::TimeSlice, Arrangement::Mps, SLATE];
-        if !self.common.quick {
-            arrangements.extend([EVEN, SLATE_CD]);
-        }
+        arrangements.extend(OTHERS.map(|(_, how)| how));
         let splits = self.splits(pairing.spec.sms);
         let mut wanted: Vec<Cell<'_>> = Vec::new();
         for pair in &pairs {
@@ -158,17 +161,16 @@ impl SlateArgs {
         let pair = |members: &[usize; 2]| -> Result<Pair, Failure> {
             let mut found = |how: &Arrangement| cells.get(&pairing.cell(members, how.clone()));
             let slate = found(&SLATE)?;
-            let further = |found: &mut dyn FnMut(&Arrangement) -> Result<Shared, RunError>, how| {
-                let is_there = !self.common.quick;
-                is_there.then(|| found(how).map(|shared| makespan(&shared))).transpose()
-            };
+            let mut others = Vec::new();
+            for (_, how) in &OTHERS {
+                others.push(makespan(&found(how)?));
+            }
             let mut pair = Pair {
                 members: *members,
                 slices: makespan(&found(&Arrangement::TimeSlice)?),
                 mps: makespan(&found(&Arrangement::Mps)?),
-                even: further(&mut found, &EVEN)?,
                 slate: makespan(&slate),
-                slate_cd: further(&mut found, &SLATE_CD)?,
+                others,
                 oracle: f64::INFINITY,
                 decisions: slate.decisions,
             };
