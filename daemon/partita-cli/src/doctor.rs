@@ -2,12 +2,12 @@
 
 use crate::failure::Failure;
 use crate::run::locate;
+use crate::state_dir::state_dir;
 use crate::table::Table;
 use clap::Args;
 use partita_cuda_device::doctor::{Finding, Places, Verdict, examine};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
-use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -129,13 +129,4 @@ fn state() -> Finding {
         Ok(_) => Finding::fine(CHECK, folder.display().to_string()),
         Err(error) => Finding::note(CHECK, format!("{}: {error}", folder.display()), remedy),
     }
-}
-
-fn state_dir() -> Option<PathBuf> {
-    let variable =
-        |name: &str| std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from);
-    variable("PARTITA_STATE_DIR")
-        .or_else(|| variable("XDG_STATE_HOME").map(|folder| folder.join("partita")))
-        .or_else(|| rustix::process::geteuid().is_root().then(|| PathBuf::from("/var/lib/partita")))
-        .or_else(|| variable("HOME").map(|home| home.join(".local/state/partita")))
 }

@@ -14,6 +14,7 @@
 
 pub mod api;
 mod bench;
+mod calibrate;
 mod cancel;
 pub mod demo;
 mod doctor;
@@ -21,11 +22,13 @@ mod emu;
 pub mod failure;
 pub mod files;
 mod gantt;
+pub mod progress;
 pub mod ptx;
 pub mod report;
 mod resize;
 pub mod run;
 mod sockets;
+mod state_dir;
 mod status;
 pub mod table;
 mod trace;
@@ -72,6 +75,7 @@ enum Command {
     Ptx(ptx::PtxArgs),
     Emu(emu::EmuArgs),
     Bench(bench::BenchArgs),
+    Calibrate(calibrate::CalibrateArgs),
     Doctor(doctor::DoctorArgs),
     #[command(name = run::KEEPER_COMMAND, hide = true)]
     Keeper(run::KeeperArgs),
@@ -97,6 +101,7 @@ pub fn main() -> ExitCode {
         Command::Ptx(args) => args.execute(),
         Command::Emu(args) => args.execute(),
         Command::Bench(args) => args.execute(),
+        Command::Calibrate(args) => args.execute(),
         Command::Doctor(args) => args.execute(),
         Command::Keeper(args) => args.execute(),
     })

@@ -15,6 +15,7 @@
 //! | [`control`] | questions of `partitad` |
 //! | [`host_time`] | how far device time may go before the programs have called |
 //! | [`calibration`] | measurements of the device |
+//! | [`interference`] | how much classes of programs slow each other down |
 //! | [`store`] | what is kept on disk |
 //! | [`device`] | the device that `--device` names |
 //!
@@ -26,6 +27,7 @@ pub mod control;
 pub mod device;
 pub mod host_memory;
 pub mod host_time;
+pub mod interference;
 pub mod machine_code;
 pub mod pool;
 pub mod prepare;

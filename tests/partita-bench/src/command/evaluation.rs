@@ -3,12 +3,12 @@
 //! `cd_search`, `kernelet` and `slate` take these options. What a benchmark asks further is its
 //! own.
 
-use crate::progress::Bar;
 use crate::shown;
 use clap::Args;
 use partita_bench::{Cell, Cells};
 use partita_cli::demo::toolkit::cache_dir;
 use partita_cli::failure::Failure;
+use partita_cli::progress::Bar;
 use partita_cli::report::{Metric, Report};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -69,7 +69,9 @@ impl Evaluation {
         wanted: &[Cell<'_>],
     ) -> Result<(), Failure> {
         let mut bar = Bar::new(what, "runs");
-        let result = cells.compute(wanted, self.threads(), &mut |progress| bar.show(progress));
+        let result = cells.compute(wanted, self.threads(), &mut |progress| {
+            bar.show((progress.done, progress.of), &progress.title, progress.left);
+        });
         bar.end();
         Ok(result?)
     }

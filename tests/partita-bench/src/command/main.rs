@@ -28,7 +28,6 @@ mod gpu;
 mod kernelet;
 mod live;
 mod overhead;
-mod progress;
 mod ptx;
 mod rig;
 mod slate;

@@ -1,9 +1,9 @@
 //! Kernels that we did not write: recorded programs, each kernel alone and beside a companion.
 
-use crate::progress::Bar;
 use partita_bench::study::{Alone, CURVE_CYCLES, Study};
 use partita_bench::{Application, Arrangement, Cell, Cells, recorded};
 use partita_cli::failure::{Failure, complain};
+use partita_cli::progress::Bar;
 use partita_emu::{Spec, record};
 use partita_model::Class;
 use std::path::PathBuf;

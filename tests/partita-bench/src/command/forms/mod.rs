@@ -5,11 +5,11 @@ mod check;
 mod drive;
 mod lane;
 
-use crate::progress::Bar;
 use assemble::Assembler;
 use check::{Check, Effort, Kernel, LANES};
 use clap::Args;
 use partita_cli::failure::{Failure, complain};
+use partita_cli::progress::Bar;
 use partita_cli::report::{Metric, Report};
 use partita_emu::record::{self, Entry};
 use partita_emu::{MemoryOrder, Spec};

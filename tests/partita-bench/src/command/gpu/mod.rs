@@ -9,10 +9,10 @@ mod programs;
 mod resize;
 mod sharing;
 
-use crate::progress::Bar;
 use crate::rig::RigError;
 use clap::{Args, ValueEnum};
 use partita_cli::failure::Failure;
+use partita_cli::progress::Bar;
 use partita_cli::report::{Metric, Report};
 use partita_device::Device;
 use partita_model::DeviceKind;

@@ -7,8 +7,8 @@
 
 use super::shapes::{Shape, halves, matrix};
 use crate::live::stage::{Stage, image_of};
-use crate::progress::Bar;
 use partita_cli::failure::Failure;
+use partita_cli::progress::Bar;
 use partita_cli::report::Metric;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{EngineConfig, KernelForm, PrepareError, PreparedModule, Purpose};

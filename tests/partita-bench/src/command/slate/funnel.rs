@@ -14,11 +14,11 @@
 //! of real programs go on while kernels run, and real drivers compile longer than the emulated GPU.
 
 use super::figures::Funnel;
-use crate::progress::Bar;
 use partita_bench::Application;
 use partita_bench::pairing::Pairing;
 use partita_cli::demo::toolkit::{Compiler, Program};
 use partita_cli::failure::{Failure, say};
+use partita_cli::progress::Bar;
 use partita_cli::run::child::{ChildDaemon, Parts};
 use std::fmt::Write as _;
 use std::fs;
