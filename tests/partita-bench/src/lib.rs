@@ -23,6 +23,7 @@
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
 //! | `coscheduling` | the evaluation of Kernelet: pairs that share SMs, plans, queues |
 //! | `pairing` | pairs of applications that end, and how long they take together |
+//! | `comparison` | all policies on the same mixes |
 //! | `plot` | curves and sorted bars as SVG |
 //! | `copying` | programs that copy between launches, and how much of that kernels hide |
 //! | `random` | the numbers that follow from a seed |
@@ -30,6 +31,7 @@
 mod application;
 mod arrivals;
 mod cells;
+pub mod comparison;
 pub mod copying;
 pub mod coscheduling;
 mod eight;

@@ -14,6 +14,7 @@
 //! | `kernelet` | Kernelet's model and plans against measured pairs and an oracle |
 //! | `live` | borders under running kernels; launches through the engine |
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
+//! | `policies` | every policy on the same mixes |
 //! | `ptx` | the PTX compiler |
 //! | `rig` | a device by itself, for `gpu` |
 //! | `slate` | Slate's table against MPS, time slices, even shares and an oracle |
@@ -28,6 +29,7 @@ mod gpu;
 mod kernelet;
 mod live;
 mod overhead;
+mod policies;
 mod ptx;
 mod rig;
 mod slate;
@@ -56,6 +58,7 @@ enum Command {
     Gpu(gpu::GpuArgs),
     Kernelet(kernelet::KerneletArgs),
     Overhead(overhead::OverheadArgs),
+    Policies(policies::PoliciesArgs),
     Ptx(ptx::PtxArgs),
     Resize(live::ResizeArgs),
     Slate(slate::SlateArgs),
@@ -72,6 +75,7 @@ fn main() -> ExitCode {
         Command::Gpu(args) => args.execute(),
         Command::Kernelet(args) => args.execute(),
         Command::Overhead(args) => args.execute(),
+        Command::Policies(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Resize(args) => args.execute(),
         Command::Slate(args) => args.execute(),
