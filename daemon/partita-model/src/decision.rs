@@ -2,7 +2,7 @@
 //!
 //! These are plain data. `partita-policy` writes the records and turns them into sentences.
 
-use crate::{ApplicationId, Nanos, SmPart, SmSet};
+use crate::{ApplicationId, ContentionClass, Nanos, SmPart, SmSet};
 use serde::{Deserialize, Serialize};
 
 /// Completed work: a running total, or the work of one interval.
@@ -335,6 +335,59 @@ pub enum Note {
         /// The application.
         application: ApplicationId,
     },
+    /// The contention class of an application.
+    Contends {
+        /// The application.
+        application: ApplicationId,
+        /// The class.
+        class: ContentionClass,
+        /// The part of DRAM's peak bandwidth that it takes alone.
+        dram_part: f64,
+        /// The part of the LLC's bandwidth that it takes alone.
+        llc_part: f64,
+        /// The part of the issue slots that it takes alone.
+        issue_part: f64,
+    },
+    /// Applications that the matching puts into one group.
+    Matched {
+        /// The applications, in order of id.
+        members: Vec<ApplicationId>,
+        /// The expected sum of their speeds, each as a part of its speed alone.
+        throughput: f64,
+        /// Whether the expectation follows from measurements only.
+        measured: bool,
+    },
+    /// The score of an application: SMs go from the highest to the lowest.
+    Scored {
+        /// The application.
+        application: ApplicationId,
+        /// 1 for a low IPC, 2 for a high bandwidth, 3 for both.
+        score: u8,
+        /// The part that it takes of the issue slots of its SMs.
+        issue_part: f64,
+        /// The part that it takes of DRAM's peak bandwidth.
+        dram_part: f64,
+    },
+    /// SMs go from one application to another, to see what that does.
+    Moves {
+        /// The application with the highest score.
+        from: ApplicationId,
+        /// The application with the lowest score.
+        to: ApplicationId,
+        /// The number of SMs.
+        sms: u16,
+    },
+    /// SMs have gone from one application to another, and what that did.
+    Judged {
+        /// The application that lost them.
+        from: ApplicationId,
+        /// The application that got them.
+        to: ApplicationId,
+        /// The number of SMs.
+        sms: u16,
+        /// Throughput after ÷ before; below 1 the SMs go back.
+        relative: f64,
+    },
     /// SMs by what applications can use of them.
     Demand {
         /// The application.
@@ -434,9 +487,13 @@ impl Note {
     #[must_use]
     pub fn application(&self) -> Option<ApplicationId> {
         match self {
-            Note::Even { .. } | Note::Gates { .. } | Note::Pair { .. } | Note::Shared { .. } => {
-                None
-            }
+            Note::Even { .. }
+            | Note::Gates { .. }
+            | Note::Pair { .. }
+            | Note::Shared { .. }
+            | Note::Matched { .. }
+            | Note::Moves { .. }
+            | Note::Judged { .. } => None,
             Note::Alone { application }
             | Note::Share { application, .. }
             | Note::NoShare { application, .. }
@@ -445,6 +502,8 @@ impl Note {
             | Note::Met { application }
             | Note::Levels { application, .. }
             | Note::Cramped { application }
+            | Note::Contends { application, .. }
+            | Note::Scored { application, .. }
             | Note::Demand { application, .. }
             | Note::Classified { application, .. }
             | Note::Measured { application, .. }

@@ -20,6 +20,7 @@ mod facts;
 mod gpu_config;
 mod ids;
 mod image;
+mod interference;
 mod policy;
 pub mod profile;
 mod range;
@@ -49,9 +50,10 @@ pub use ids::{
     TenantId, WindowId,
 };
 pub use image::{ImageKind, ImagePart};
+pub use interference::{ContentionClass, Interference, InterferenceError, InterferenceMatrix};
 pub use policy::{
-    Calibration, Measurements, PartitionerKind, PolicyConfig, PolicyName, SelectorKind, Share,
-    SupplyModel,
+    Calibration, GroupSize, Measurements, PartitionerKind, PolicyConfig, PolicyName, SelectorKind,
+    Share, SupplyModel,
 };
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use range::AddressRange;

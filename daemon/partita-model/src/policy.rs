@@ -15,6 +15,9 @@ pub struct PolicyConfig {
     pub supply: SupplyModel,
     /// The shares of the static partitioner.
     pub shares: Vec<Share>,
+    /// The largest group of the selector `matching`.
+    #[serde(default)]
+    pub group: GroupSize,
 }
 
 impl PolicyConfig {
@@ -23,6 +26,42 @@ impl PolicyConfig {
     #[must_use]
     pub fn compares_speeds(&self) -> bool {
         self.selector.compares_speeds() || self.partitioner.compares_speeds()
+    }
+}
+
+/// Applications that the selector `matching` runs together, at most: 2, 3 or 4.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(into = "u8", try_from = "u8")]
+pub struct GroupSize(u8);
+
+impl GroupSize {
+    /// The number of applications.
+    #[must_use]
+    pub fn get(self) -> u8 {
+        self.0
+    }
+}
+
+impl Default for GroupSize {
+    fn default() -> Self {
+        GroupSize(2)
+    }
+}
+
+impl From<GroupSize> for u8 {
+    fn from(size: GroupSize) -> Self {
+        size.0
+    }
+}
+
+impl TryFrom<u8> for GroupSize {
+    type Error = String;
+
+    fn try_from(size: u8) -> Result<Self, String> {
+        match size {
+            2..=4 => Ok(GroupSize(size)),
+            _ => Err(format!("a group has 2, 3 or 4 applications, not {size}")),
+        }
     }
 }
 
@@ -58,9 +97,9 @@ impl std::str::FromStr for PolicyName {
             return Ok(PolicyName { selector, partitioner });
         }
         Err(format!(
-            "no policy `{text}`: it is a selector (`everyone`, `slate`, `kernelet`), a partitioner \
-             (`cd-search`, `cd-search-paper`, `demand`, `even`, `static`), or both, as in \
-             `slate+cd-search`"
+            "no policy `{text}`: it is a selector (`everyone`, `slate`, `kernelet`, `matching`), a \
+             partitioner (`cd-search`, `cd-search-paper`, `demand`, `even`, `smra`, `static`), or \
+             both, as in `slate+cd-search`"
         ))
     }
 }
@@ -84,6 +123,8 @@ pub enum SelectorKind {
     Slate,
     /// Pairs that share each SM, by Kernelet's model of what that gains; the pairs take turns.
     Kernelet,
+    /// Groups whose classes slow each other down least (Punyala); the groups take turns.
+    Matching,
 }
 
 impl SelectorKind {
@@ -95,13 +136,14 @@ impl SelectorKind {
             SelectorKind::Slate => PartitionerKind::Demand,
             // A pair shares all SMs, so nothing is left to decide.
             SelectorKind::Kernelet => PartitionerKind::Even,
+            SelectorKind::Matching => PartitionerKind::Smra,
         }
     }
 
     /// Whether the selector compares speeds. It then needs a calibrated device that keeps time.
     #[must_use]
     pub fn compares_speeds(self) -> bool {
-        matches!(self, SelectorKind::Slate | SelectorKind::Kernelet)
+        !matches!(self, SelectorKind::Everyone)
     }
 }
 
@@ -120,16 +162,15 @@ pub enum PartitionerKind {
     CdSearchPaper,
     /// In proportion to the SMs that an application can use, by its profile.
     Demand,
+    /// SMs move from applications with low IPC and high bandwidth to the others (Punyala).
+    Smra,
 }
 
 impl PartitionerKind {
     /// Whether the partitioner compares speeds. It then needs a calibrated device that keeps time.
     #[must_use]
     pub fn compares_speeds(self) -> bool {
-        matches!(
-            self,
-            PartitionerKind::CdSearch | PartitionerKind::CdSearchPaper | PartitionerKind::Demand
-        )
+        !matches!(self, PartitionerKind::Even | PartitionerKind::Static)
     }
 }
 

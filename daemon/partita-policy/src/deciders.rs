@@ -3,9 +3,10 @@
 use crate::markov::ModelError;
 use crate::{
     CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Demand, Even, Everyone, Kernelet,
-    KerneletSettings, Partitioner, Selector, SlateTable, StaticShares, Turns, check_calibration,
+    KerneletSettings, Matching, MatchingSettings, Partitioner, Selector, SlateTable, Smra,
+    SmraSettings, StaticShares, Turns, check_calibration,
 };
-use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind};
+use partita_model::{Calibration, InterferenceMatrix, PartitionerKind, PolicyConfig, SelectorKind};
 
 /// Who answers the two questions.
 pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
@@ -21,11 +22,23 @@ pub enum BuildError {
     Model(#[from] ModelError),
 }
 
-/// The state machines that a configuration names.
+/// The state machines that a configuration names, with the estimated interference matrix.
 ///
 /// # Errors
 /// Where the calibration describes no GPU.
 pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, BuildError> {
+    build_with(config, hardware, InterferenceMatrix::default())
+}
+
+/// The state machines that a configuration names, with a measured interference matrix.
+///
+/// # Errors
+/// Where the calibration describes no GPU.
+pub fn build_with(
+    config: &PolicyConfig,
+    hardware: &Calibration,
+    interference: InterferenceMatrix,
+) -> Result<Deciders, BuildError> {
     if config.compares_speeds() {
         check_calibration(hardware)?;
     }
@@ -38,6 +51,11 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
             let kernelet = Kernelet::new(*hardware, KerneletSettings::default())?;
             Box::new(Turns::new(kernelet, hardware.sm_clock_khz))
         }
+        SelectorKind::Matching => {
+            let settings = MatchingSettings { group: config.group, ..MatchingSettings::default() };
+            let matching = Matching::new(*hardware, settings, interference);
+            Box::new(Turns::new(matching, hardware.sm_clock_khz))
+        }
     };
     let partitioner: Box<dyn Partitioner + Send> = match config.partitioner {
         PartitionerKind::Even => Box::new(Even),
@@ -49,6 +67,7 @@ pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, 
         }
         PartitionerKind::Demand => Box::new(Demand::new(*hardware)),
         PartitionerKind::CdSearchPaper => Box::new(CdSearchPaper::new(*hardware)?),
+        PartitionerKind::Smra => Box::new(Smra::new(SmraSettings::default(), *hardware)),
     };
     Ok((selector, partitioner))
 }
@@ -75,11 +94,13 @@ mod tests {
             (PartitionerKind::CdSearch, "cd-search"),
             (PartitionerKind::CdSearchPaper, "cd-search-paper"),
             (PartitionerKind::Demand, "demand"),
+            (PartitionerKind::Smra, "smra"),
         ] {
             for (selector, other) in [
                 (SelectorKind::Everyone, "everyone"),
                 (SelectorKind::Slate, "slate"),
                 (SelectorKind::Kernelet, "kernelet"),
+                (SelectorKind::Matching, "matching"),
             ] {
                 let config = PolicyConfig { selector, partitioner, ..PolicyConfig::default() };
                 let (selector, partitioner) = build(&config, &hardware).unwrap();

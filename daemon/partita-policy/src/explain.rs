@@ -1,8 +1,8 @@
 //! From records to sentences, for `partita why`.
 
 use partita_model::{
-    ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, Level, Note, Notice,
-    Verdict,
+    ApplicationRecord, Cause, Class, ContentionClass, DecisionRecord, EvenReason, Evidence, Level,
+    Note, Notice, Verdict,
 };
 
 /// Why the partitions are as they are, in sentences with numbers.
@@ -104,6 +104,8 @@ fn sentence(note: &Note) -> String {
             "{application} shares no SM: a CTA of one of its kernels does not fit into a part of \
              one."
         ),
+        Note::Contends { .. } | Note::Matched { .. } => matched(note),
+        Note::Scored { .. } | Note::Moves { .. } | Note::Judged { .. } => moved(note),
         Note::Demand { application, useful, gets } => format!(
             "{application} would get no faster with more than {useful} SMs by its profile; it gets \
              {gets}."
@@ -164,6 +166,55 @@ fn sentence(note: &Note) -> String {
     }
 }
 
+/// Punyala's classes and groups.
+fn matched(note: &Note) -> String {
+    match note {
+        Note::Contends { application, class, dram_part, llc_part, issue_part } => format!(
+            "{application} is of class {class} ({}): alone it takes {} of DRAM's bandwidth, {} of \
+             the LLC's, and {} of the issue slots.",
+            contention(*class),
+            percent(*dram_part),
+            percent(*llc_part),
+            percent(*issue_part)
+        ),
+        Note::Matched { members, throughput, measured } => {
+            let names: Vec<String> = members.iter().map(ToString::to_string).collect();
+            let source = if *measured { "measured" } else { "estimated" };
+            format!(
+                "{} run together: by the {source} slowdowns of their classes they do {} of what \
+                 they do one after the other.",
+                names.join(", "),
+                percent(*throughput)
+            )
+        }
+        _ => String::new(),
+    }
+}
+
+/// SMRA's scores and moves.
+fn moved(note: &Note) -> String {
+    match note {
+        Note::Scored { application, score, issue_part, dram_part } => format!(
+            "{application} has the score {score}: it issues in {} of the slots of its SMs and \
+             takes {} of DRAM's bandwidth.",
+            percent(*issue_part),
+            percent(*dram_part)
+        ),
+        Note::Moves { from, to, sms } => format!(
+            "{sms} SMs go from {from}, which has the highest score, to {to}, which has the lowest."
+        ),
+        Note::Judged { from, to, sms, relative } => {
+            let verdict = if *relative < 1.0 { "go back" } else { "stay" };
+            format!(
+                "With {sms} SMs of {from} at {to} throughput was {} of what it was before: they \
+                 {verdict}.",
+                percent(*relative)
+            )
+        }
+        _ => String::new(),
+    }
+}
+
 /// A notice as a sentence.
 #[must_use]
 pub fn notice(notice: &Notice) -> String {
@@ -180,6 +231,15 @@ fn level(level: Level) -> &'static str {
         Level::Low => "low",
         Level::Medium => "medium",
         Level::High => "high",
+    }
+}
+
+fn contention(class: ContentionClass) -> &'static str {
+    match class {
+        ContentionClass::Memory => "memory",
+        ContentionClass::MemoryCache => "memory and cache",
+        ContentionClass::Cache => "cache",
+        ContentionClass::Compute => "compute",
     }
 }
 

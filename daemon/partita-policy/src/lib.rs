@@ -29,19 +29,21 @@ mod policy;
 mod selectors;
 
 pub use advice::{
-    Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, PairTable, PairTableError,
-    SlateTable, SlateThresholds, uses,
+    Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, Matching, MatchingError,
+    MatchingSettings, PairTable, PairTableError, Pattern, Sizes, SlateTable, SlateThresholds,
+    matching, patterns, speeds, throughput, uses,
 };
-pub use deciders::{BuildError, Deciders, build};
+pub use deciders::{BuildError, Deciders, build, build_with};
 pub use explain::{explain, notice};
 pub use models::markov;
 pub use models::{
-    CalibrationError, Character, Launched, Recorded, Replay, apki, calibrated, check_calibration,
-    classify, compute_intensity, demand, hit_rate, memory_intensity, supply, traffic_of,
+    CalibrationError, Character, ContentionRules, Launched, Needs, Recorded, Replay, apki,
+    calibrated, check_calibration, classify, compute_intensity, demand, hit_rate, memory_intensity,
+    supply, traffic_of,
 };
 pub use partitioners::{
     ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Demand, Even,
-    IntervalRequest, Partitioner, Sample, StaticShares,
+    IntervalRequest, Partitioner, Sample, Smra, SmraSettings, StaticShares,
 };
 pub use plans::{Plan, PlanError, whole_groups};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};

@@ -3,7 +3,7 @@
 //! The caller reads the file and knows the users. An error names file, line, reason and remedy.
 
 use partita_model::{
-    GpuConfig, GpuNumber, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals,
+    GpuConfig, GpuNumber, GroupSize, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals,
     PartitionerKind, PolicyConfig, SelectorKind, SessionsPerUser, Share, SupplyModel, TenantId,
 };
 use serde::Deserialize;
@@ -37,6 +37,8 @@ pub struct PolicySection {
     pub partitioner: Option<Spanned<PartitionerKind>>,
     /// The way in which CD-search computes supply.
     pub supply: SupplyModel,
+    /// Applications that the selector `matching` runs together, at most.
+    pub group: GroupSize,
     /// Shares for the static partitioner.
     pub share: Vec<Spanned<ShareSection>>,
     /// Device memory of tenants.
@@ -240,7 +242,7 @@ impl PolicySection {
             let tenant = read_tenant(entry.get_ref().tenant.as_ref(), context);
             unfenced.push(tenant.map_err(|reason| context.error(entry.span().start, reason))?);
         }
-        let PolicySection { supply, originals, .. } = *self;
+        let PolicySection { supply, originals, group, .. } = *self;
         let default = Limits::default();
         let ms = |written: &Option<Spanned<i64>>, default| {
             within(context, written.as_ref(), "ms", 1, default)
@@ -260,7 +262,7 @@ impl PolicySection {
         let sessions_per_user = SessionsPerUser(within(context, most, "sessions", 1, default)?);
         // `check_gpus` has checked that these users exist.
         let tenants = tenants.transpose().map_err(|reason| context.error(0, reason))?;
-        let policy = PolicyConfig { selector, partitioner, supply, shares };
+        let policy = PolicyConfig { selector, partitioner, supply, shares, group };
         Ok(GpuConfig {
             policy,
             limits,
@@ -468,6 +470,13 @@ mod tests {
             (slate.selector, slate.partitioner),
             (SelectorKind::Slate, PartitionerKind::Demand)
         );
+        let matching = parse("[policy]\nselector = \"matching\"\ngroup = 3").unwrap().policy;
+        assert_eq!(
+            (matching.selector, matching.partitioner, matching.group.get()),
+            (SelectorKind::Matching, PartitionerKind::Smra, 3)
+        );
+        let error = parse("[policy]\ngroup = 5").unwrap_err();
+        assert_eq!(error, "policy.toml:2: a group has 2, 3 or 4 applications, not 5");
         let limits = parse("[policy]\nno_progress_ms = 5\nhold_up_ms = 7").unwrap().limits;
         assert_eq!(limits, Limits { no_progress_ms: 5, hold_up_ms: 7, ..Limits::default() });
         let config = parse("[policy]\nhung_after_ms = 2000").unwrap();

@@ -62,9 +62,9 @@ pub struct Options {
     pub config: Option<PathBuf>,
 
     /// The policy. A partitioner decides the SMs of each application: `cd-search`,
-    /// `cd-search-paper`, `demand`, `even` or `static`. A selector decides which applications run
-    /// together: `everyone`, `slate` or `kernelet`. `slate+cd-search` names both. This option
-    /// overrides the configuration file
+    /// `cd-search-paper`, `demand`, `even`, `smra` or `static`. A selector decides which
+    /// applications run together: `everyone`, `slate`, `kernelet` or `matching`. `slate+cd-search`
+    /// names both. This option overrides the configuration file
     /// [default: everyone+cd-search, or everyone+even on a device that keeps no time]
     #[arg(long, value_name = "POLICY")]
     pub policy: Option<PolicyName>,
@@ -169,6 +169,8 @@ mod tests {
         assert_eq!(named("cd-search-paper"), Ok((None, paper)));
         assert_eq!(named("slate"), Ok((slate, None)));
         assert_eq!(named("slate+cd-search-paper"), Ok((slate, paper)));
+        let both = (Some(SelectorKind::Matching), Some(PartitionerKind::Smra));
+        assert_eq!(named("matching+smra"), Ok(both));
         for bad in ["best", "slate+", "even+slate", "slate+even+even", "Slate", ""] {
             let error = named(bad).unwrap_err();
             assert!(error.contains("`even`") && error.contains("`slate`"), "{bad}: {error}");

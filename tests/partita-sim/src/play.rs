@@ -179,8 +179,12 @@ impl Play {
     }
 
     fn change_policy(&mut self) {
-        let partitioners =
-            [PartitionerKind::Even, PartitionerKind::CdSearch, PartitionerKind::Demand];
+        let partitioners = [
+            PartitionerKind::Even,
+            PartitionerKind::CdSearch,
+            PartitionerKind::Demand,
+            PartitionerKind::Smra,
+        ];
         if self.random.once_in(4) {
             let fickle = Fickle::new(self.random.next());
             let deciders: partita_policy::Deciders = (Box::new(fickle), Box::new(Even));
@@ -191,6 +195,7 @@ impl Play {
             SelectorKind::Everyone,
             SelectorKind::Slate,
             SelectorKind::Kernelet,
+            SelectorKind::Matching,
         ]);
         let config = PolicyConfig { selector, partitioner, ..PolicyConfig::default() };
         match partita_policy::build(&config, &self.world.device.calibration()) {

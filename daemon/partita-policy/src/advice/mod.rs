@@ -11,10 +11,14 @@
 //! - A group has the greatest expected profit first; ties go to the lowest id.
 
 mod kernelet;
+mod matching;
+mod patterns;
 mod plans;
 mod slate;
 
 pub use kernelet::{Kernelet, KerneletSettings};
+pub use matching::{Matching, MatchingSettings};
+pub use patterns::{MatchingError, Pattern, Sizes, matching, patterns, speeds, throughput};
 pub use plans::{PairTable, PairTableError};
 pub use slate::{SlateTable, SlateThresholds, uses};
 
@@ -85,6 +89,6 @@ pub trait Adviser {
         false
     }
 
-    /// A group has run together with this throughput ([`Expected::throughput`]).
-    fn learn(&mut self, _members: &[Candidate], _throughput: f64) {}
+    /// A group has run together with these speeds ([`Expected::speeds`]).
+    fn learn(&mut self, _members: &[Candidate], _speeds: &[f64]) {}
 }

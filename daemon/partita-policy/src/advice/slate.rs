@@ -153,12 +153,12 @@ impl Adviser for SlateTable {
         matches!(members, [first, second] if self.verdict(first, second) == Verdict::Disputed)
     }
 
-    fn learn(&mut self, members: &[Candidate], throughput: f64) {
+    fn learn(&mut self, members: &[Candidate], speeds: &[f64]) {
         let [first, second] = members else { return };
         let levels = |candidate: &Candidate| self.levels(candidate.character.as_ref()?);
         if let (Some(one), Some(other)) = (levels(first), levels(second)) {
             let pair = (first.application, second.application);
-            self.tried.insert(pair, (one, other, throughput));
+            self.tried.insert(pair, (one, other, speeds.iter().sum()));
             if self.tried.len() > MOST_PAIRS {
                 self.tried.pop_first();
             }
@@ -300,10 +300,10 @@ mod tests {
         let pair = [candidate(1, 0.9, 0.1), candidate(2, 0.1, 0.9)];
         assert_eq!(groups(&table, &pair), [vec![1, 2]]);
         assert!(table.is_disputed(&pair));
-        table.learn(&pair, 0.97);
+        table.learn(&pair, &[0.5, 0.47]);
         assert_eq!(groups(&table, &pair), [vec![1], vec![2]]);
         assert!(!table.is_disputed(&pair));
-        table.learn(&pair, 1.2);
+        table.learn(&pair, &[0.5, 0.7]);
         assert_eq!(groups(&table, &pair), [vec![1, 2]]);
         // What was tried was another kernel.
         let changed = [pair[0], candidate(2, 0.1, 0.5)];

@@ -6,6 +6,7 @@
 //! | --- | --- | --- |
 //! | `bandwidth` | demand and supply of the bandwidth outside the SMs | CD-search §4.1.2 |
 //! | `character` | what an application asks of a GPU alone | Slate §III-B, Punyala §3.2.1 |
+//! | `contention` | the class of what an application competes for | Punyala §3.2.1 |
 //! | `curve` | speed over SMs | Masola, JSSPP '23, Eq. 17 |
 //! | `markov` | speed of kernels that share SMs | Kernelet §4.3 |
 //! | `replay` | hits of recorded accesses in a cache of another size | ours |
@@ -15,6 +16,7 @@
 
 mod bandwidth;
 mod character;
+mod contention;
 mod curve;
 pub mod markov;
 mod replay;
@@ -25,6 +27,7 @@ pub use bandwidth::{
 };
 pub(crate) use bandwidth::{float, taken};
 pub use character::{Character, Launched};
+pub use contention::{ContentionRules, Needs};
 pub(crate) use curve::{Curve, Observation, full};
 pub use replay::{Recorded, Replay};
 pub use traffic::{compute_intensity, memory_intensity, traffic_of};

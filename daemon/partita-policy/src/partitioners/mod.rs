@@ -4,12 +4,14 @@ mod cd_search;
 mod cd_search_paper;
 mod demand;
 mod even;
+mod smra;
 mod static_shares;
 
 pub use cd_search::{CdSearch, CdSearchSettings};
 pub use cd_search_paper::CdSearchPaper;
 pub use demand::Demand;
 pub use even::Even;
+pub use smra::{Smra, SmraSettings};
 pub use static_shares::StaticShares;
 
 use crate::measuring::Speed;

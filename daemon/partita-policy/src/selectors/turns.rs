@@ -9,7 +9,7 @@
 //! - **Nobody waits for nobody.** A group without work is no group; a single group has no turns. A
 //!   group that works on no CTA for [`PATIENCE`] yields its turn: its program pauses, or its launch
 //!   waits for one of another application. It comes again when another group has worked.
-//! - **Disputed groups** are measured while they run, and the adviser learns what they did.
+//! - **Disputed groups** are measured while they run, and the adviser learns their speeds.
 //! - **Shared SMs.** Members of a group share each SM where the adviser names their parts. An
 //!   application with a kernel of which no CTA fits into its part shares none from then on: it is a
 //!   group of its own where the adviser would let it share.
@@ -179,8 +179,9 @@ impl<A: Adviser> Turns<A> {
         at_rest
     }
 
-    /// What those that run together did, where they were measured: the sum of their speeds.
-    fn throughput(&self, sample: &Sample, members: &[ApplicationId]) -> Option<f64> {
+    /// What those that run together did, where they were measured: speeds as parts of the speeds
+    /// alone.
+    fn speeds(&self, sample: &Sample, members: &[ApplicationId]) -> Option<Vec<f64>> {
         let speeds = members.iter().map(|&id| {
             let application = sample.find(id)?;
             let speed = application.speed()?;
@@ -188,7 +189,7 @@ impl<A: Adviser> Turns<A> {
             let alone = application.character?.alone?;
             (speed.progress.ctas > 0).then(|| float(speed.progress.ctas) * alone / nanos)
         });
-        speeds.sum()
+        speeds.collect()
     }
 
     /// Chooses who runs.
@@ -260,8 +261,8 @@ impl<A: Adviser> Selector for Turns<A> {
         if sample.cause == Cause::Interval && self.measures {
             let ran = sample.applications.iter().filter(|a| !a.partition.is_empty());
             let ran: Vec<ApplicationId> = ran.map(|a| a.application).collect();
-            if let Some(throughput) = self.throughput(sample, &ran) {
-                self.adviser.learn(&those(&candidates, &ran), throughput);
+            if let Some(speeds) = self.speeds(sample, &ran) {
+                self.adviser.learn(&those(&candidates, &ran), &speeds);
             }
         }
         let (together, parts) = self.choose(sample, &candidates).unwrap_or_default();
@@ -350,9 +351,9 @@ mod tests {
             ids == [3, 4] && self.learnt.is_empty()
         }
 
-        fn learn(&mut self, members: &[Candidate], throughput: f64) {
+        fn learn(&mut self, members: &[Candidate], speeds: &[f64]) {
             let ids = members.iter().map(|member| member.application.0).collect();
-            self.learnt.push((ids, throughput));
+            self.learnt.push((ids, speeds.iter().sum()));
         }
     }
 

@@ -7,3 +7,4 @@ mod cd_search;
 mod cd_search_paper;
 mod life;
 mod simulator;
+mod smra;
