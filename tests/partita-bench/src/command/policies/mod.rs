@@ -122,16 +122,19 @@ impl PoliciesArgs {
 
     /// The policies that were asked for, else all.
     fn candidates(&self) -> Vec<Candidate> {
-        use PartitionerKind::{CdSearch, CdSearchPaper, Demand, Even};
-        use SelectorKind::{Everyone, Kernelet, Slate};
+        use PartitionerKind::{CdSearch, CdSearchPaper, Demand, Even, Smra};
+        use SelectorKind::{Everyone, Kernelet, Matching, Slate};
         if self.policies.is_empty() {
             let all = [
                 (Everyone, CdSearch),
                 (Everyone, CdSearchPaper),
                 (Everyone, Demand),
+                (Everyone, Smra),
                 (Slate, Demand),
                 (Slate, CdSearch),
                 (Kernelet, Even),
+                (Matching, Smra),
+                (Matching, CdSearch),
             ];
             return { all.into_iter() }
                 .map(|(selector, partitioner)| Candidate::new(selector, partitioner))
