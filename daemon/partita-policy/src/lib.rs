@@ -35,12 +35,12 @@ pub use advice::{
 };
 pub use deciders::{BuildError, Deciders, build, build_with};
 pub use explain::{explain, notice};
-pub use models::markov;
 pub use models::{
     CalibrationError, Character, ContentionRules, Launched, Needs, Recorded, Replay, apki,
     calibrated, check_calibration, classify, compute_intensity, demand, hit_rate, memory_intensity,
     supply, traffic_of,
 };
+pub use models::{latency, markov};
 pub use partitioners::{
     ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Demand, Even,
     IntervalRequest, Partitioner, Sample, Smra, SmraSettings, StaticShares,

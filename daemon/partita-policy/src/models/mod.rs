@@ -8,6 +8,7 @@
 //! | `character` | what an application asks of a GPU alone | Slate §III-B, Punyala §3.2.1 |
 //! | `contention` | the class of what an application competes for | Punyala §3.2.1 |
 //! | `curve` | speed over SMs | Masola, JSSPP '23, Eq. 17 |
+//! | `latency` | time of launches on part of the SMs, alone and beside others | Masola §6–8, and ours |
 //! | `markov` | speed of kernels that share SMs | Kernelet §4.3 |
 //! | `replay` | hits of recorded accesses in a cache of another size | ours |
 //! | `traffic` | accesses and intensities of CTAs, from the counted ones | Slate §III-B |
@@ -18,6 +19,7 @@ mod bandwidth;
 mod character;
 mod contention;
 mod curve;
+pub mod latency;
 pub mod markov;
 mod replay;
 mod traffic;
