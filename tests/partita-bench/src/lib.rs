@@ -22,6 +22,7 @@
 //! | `cells` | runs whose results are kept on disk |
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
 //! | `coscheduling` | the evaluation of Kernelet: pairs that share SMs, plans, queues |
+//! | `queues` | the evaluation of Punyala: queues by class, plans of pairs |
 //! | `pairing` | pairs of applications that end, and how long they take together |
 //! | `comparison` | all policies on the same mixes |
 //! | `plot` | curves and sorted bars as SVG |
@@ -40,6 +41,7 @@ mod hardware;
 pub mod pairing;
 mod player;
 pub mod plot;
+pub mod queues;
 mod random;
 pub mod recorded;
 mod run;

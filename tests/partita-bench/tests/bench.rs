@@ -170,6 +170,39 @@ fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
     assert_eq!(json(), first);
 }
 
+/// Queues of one program of each class, on a GPU that is small enough to be emulated quickly.
+#[test]
+fn punyala_measures_queues_and_finds_what_it_has_computed() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = include_str!("../../../daemon/partita-emu/specs/punyala-60.toml");
+    let spec = spec.replacen("sms = 60 ", "sms = 8 ", 1);
+    let path = folder.path().join("eight.toml");
+    std::fs::write(&path, spec).unwrap();
+    let arguments = ["punyala", "--quick", "--programs", "1", "--cycles", "100000", "--live", "1"];
+    let json = || {
+        let mut command = bench(&arguments);
+        command.arg("--spec").arg(&path).args(["--json", "--out"]).arg(folder.path());
+        command.env("PARTITA_CACHE_DIR", folder.path());
+        serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
+    };
+    let first = json();
+    let value = |name: &str| {
+        let metrics = first["metrics"].as_array().unwrap();
+        let found = metrics.iter().find(|metric| metric["name"] == name);
+        found.unwrap_or_else(|| panic!("no {name}: {first}"))["value"].as_f64().unwrap()
+    };
+    assert!(value("ILP: value of the exhaustive matching, least") > 99.0, "{first}");
+    // No plan of pairs is faster than the best one.
+    let oracle = value("oracle: mean gain over even, queues of 20");
+    assert!(oracle >= value("ILP: mean gain over even, queues of 20") - 1e-9, "{first}");
+    assert!(value("14 applications: live over even").is_finite());
+    let matrix = std::fs::read_to_string(folder.path().join("interference.json")).unwrap();
+    serde_json::from_str::<partita_model::InterferenceMatrix>(&matrix).unwrap();
+    let kept = std::fs::read_dir(folder.path().join("cells")).unwrap().count();
+    json();
+    assert_eq!(std::fs::read_dir(folder.path().join("cells")).unwrap().count(), kept);
+}
+
 /// A mix in every arrangement, on a GPU that is small enough to be emulated quickly.
 #[test]
 fn cd_search_tries_a_mix() {

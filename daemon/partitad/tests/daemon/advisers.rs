@@ -55,3 +55,13 @@ fn kernelet_serves_programs_that_want_the_same() {
     assert!(!told.iter().any(|note| matches!(note, Note::Shared { .. })), "{told:?}");
     assert!(told.iter().any(|note| matches!(note, Note::Waits { .. })), "{told:?}");
 }
+
+/// Kernels that are alike are of one class; the matching says which.
+#[test]
+fn matching_serves_programs_and_names_their_classes() {
+    let daemon = Daemon::serving(DEVICE, &[], &["--policy", "matching"]);
+    let status = compute(&daemon);
+    assert_eq!((&*status.policy.selector, &*status.policy.partitioner), ("matching", "smra"));
+    let told = notes(&status);
+    assert!(told.iter().any(|note| matches!(note, Note::Contends { .. })), "{told:?}");
+}

@@ -16,6 +16,7 @@
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
 //! | `policies` | every policy on the same mixes |
 //! | `ptx` | the PTX compiler |
+//! | `punyala` | Punyala's matching and SMRA against even shares, by queues |
 //! | `rig` | a device by itself, for `gpu` |
 //! | `slate` | Slate's table against MPS, time slices, even shares and an oracle |
 //! | `wire` | the border between processes |
@@ -31,6 +32,7 @@ mod live;
 mod overhead;
 mod policies;
 mod ptx;
+mod punyala;
 mod rig;
 mod slate;
 mod wire;
@@ -60,6 +62,7 @@ enum Command {
     Overhead(overhead::OverheadArgs),
     Policies(policies::PoliciesArgs),
     Ptx(ptx::PtxArgs),
+    Punyala(punyala::PunyalaArgs),
     Resize(live::ResizeArgs),
     Slate(slate::SlateArgs),
     Wire(wire::WireArgs),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Overhead(args) => args.execute(),
         Command::Policies(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
+        Command::Punyala(args) => args.execute(),
         Command::Resize(args) => args.execute(),
         Command::Slate(args) => args.execute(),
         Command::Wire(args) => args.report().and_then(|report| shown(&report, args.json)),
