@@ -120,6 +120,17 @@ impl Target {
         Ok(self.request(Method::GET, path, None)?.1)
     }
 
+    /// `POST path` with a JSON body: a question that changes nothing.
+    pub fn post<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &serde_json::Value,
+    ) -> Result<T, ApiError> {
+        let (socket, body) = self.request(Method::POST, path, Some(body.to_string()))?;
+        serde_json::from_slice(&body)
+            .map_err(|error| ApiError::Unexpected { socket, reason: error.to_string() })
+    }
+
     /// `PUT path` with a JSON body.
     pub fn put(&self, path: &str, body: &serde_json::Value) -> Result<(), ApiError> {
         self.request(Method::PUT, path, Some(body.to_string())).map(drop)

@@ -22,6 +22,7 @@ mod emu;
 pub mod failure;
 pub mod files;
 mod gantt;
+mod predict;
 pub mod progress;
 pub mod ptx;
 pub mod report;
@@ -50,6 +51,8 @@ Examples:
       show the GPU, the applications on it and their SMs
   partita why
       explain why each application has its SMs
+  partita predict 1=12 2=12
+      predict what two applications would take side by side with 12 SMs each
   partita resize 1=0-17 2=18-23
       move the border between two applications while their kernels run
 
@@ -69,6 +72,7 @@ enum Command {
     Run(run::RunArgs),
     Status(status::StatusArgs),
     Why(why::WhyArgs),
+    Predict(predict::PredictArgs),
     Resize(resize::ResizeArgs),
     Cancel(cancel::CancelArgs),
     Trace(trace::TraceArgs),
@@ -95,6 +99,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),
         Command::Why(args) => args.execute(),
+        Command::Predict(args) => args.execute(),
         Command::Resize(args) => args.execute(),
         Command::Cancel(args) => args.execute(),
         Command::Trace(args) => args.execute(),

@@ -3,10 +3,10 @@
 use crate::Engine;
 use partita_device::Device;
 use partita_model::{
-    ApplicationId, ApplicationReport, Class, DecisionRecord, KernelReport, Note, PartitionReport,
-    PolicyReport, SessionId, SmSet,
+    ApplicationId, ApplicationReport, Class, DecisionRecord, KernelReport, LaunchSize, Note,
+    PartitionReport, PolicyReport, SessionId, SmSet,
 };
-use partita_policy::explain;
+use partita_policy::{Launched, explain};
 
 impl Engine {
     /// Every application that has a session, in order of id.
@@ -46,13 +46,18 @@ impl Engine {
 
     fn kernel_reports(&self, id: ApplicationId) -> Vec<KernelReport> {
         let observer = &self.machines.observer;
-        let kernels = observer.account(id).into_iter().flat_map(|account| account.kernels());
-        kernels
-            .map(|(report, key)| {
-                let profile = key.and_then(|key| observer.profile(key));
-                KernelReport { profile, ..report.clone() }
-            })
-            .collect()
+        let Some(account) = observer.account(id) else { return Vec::new() };
+        let report = |(report, key): (&KernelReport, Option<_>)| {
+            let profile = key.and_then(|key| observer.profile(key));
+            let size = key.and_then(|key| account.size(key));
+            let latest = size.map(|Launched { ctas, warps, ctas_per_sm }| LaunchSize {
+                ctas,
+                warps,
+                ctas_per_sm,
+            });
+            KernelReport { profile, latest, ..report.clone() }
+        };
+        account.kernels().map(report).collect()
     }
 
     /// The policy's names, orders, reasons and last decisions.

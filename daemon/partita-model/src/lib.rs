@@ -17,6 +17,7 @@ pub mod coverage;
 mod decision;
 mod dim;
 mod facts;
+mod forecast;
 mod gpu_config;
 mod ids;
 mod image;
@@ -42,6 +43,10 @@ pub use decision::{
 };
 pub use dim::Dim3;
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
+pub use forecast::{
+    AdviceReport, AdviceRequest, Forecast, ForecastMember, ForecastReport, ForecastRequest,
+    PairAdvice, PairsReport,
+};
 pub use gpu_config::{
     GpuConfig, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals, SessionsPerUser,
 };
@@ -58,7 +63,7 @@ pub use policy::{
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use range::AddressRange;
 pub use report::{
-    ApplicationReport, GpuReport, GpuStatus, KernelReport, OtherUsers, PartitionReport,
+    ApplicationReport, GpuReport, GpuStatus, KernelReport, LaunchSize, OtherUsers, PartitionReport,
     PolicyReport, ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use request::ParamLayout;

@@ -201,6 +201,20 @@ pub struct KernelReport {
     /// Its profile in launches of the latest shape, once it is known.
     #[serde(default)]
     pub profile: Option<KernelProfile>,
+    /// The size of its latest launch, where launches are counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub latest: Option<LaunchSize>,
+}
+
+/// The size of a launch.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct LaunchSize {
+    /// Its CTAs.
+    pub ctas: u64,
+    /// Warps of a CTA.
+    pub warps: u32,
+    /// CTAs of it that an SM holds at a time.
+    pub ctas_per_sm: u32,
 }
 
 /// The SMs of one application.

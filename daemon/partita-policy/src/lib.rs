@@ -21,6 +21,7 @@
 mod advice;
 mod deciders;
 mod explain;
+mod forecast;
 mod measuring;
 mod models;
 mod partitioners;
@@ -35,6 +36,7 @@ pub use advice::{
 };
 pub use deciders::{BuildError, Deciders, build, build_with};
 pub use explain::{explain, notice};
+pub use forecast::{Facts, ForecastError};
 pub use models::{
     CalibrationError, Character, ContentionRules, Launched, Needs, Recorded, Replay, apki,
     calibrated, check_calibration, classify, compute_intensity, demand, hit_rate, memory_intensity,

@@ -6,6 +6,7 @@
 //! | `GET /v1/trace` | [`partita_model::TraceReport`]: which CTAs were on which SM, and when borders moved |
 //! | `PUT /v1/plan` | [`PlanRequest`] in, nothing out: pins partitions, all of them or none |
 //! | `DELETE /v1/plan` | gives every partition back to the policy |
+//! | `/v1/predict`, `/v1/advice` | [`crate::forecast`]: forecasts; they change nothing |
 //! | `DELETE /v1/sessions/ID/launches` | ends what a session has queued or running; its program gets `CUDA_ERROR_LAUNCH_TIMEOUT` |
 //!
 //! `?gpu=N` names the GPU of a request. Without `?gpu`, `/v1/status` reports all GPUs and
@@ -19,6 +20,7 @@
 //! one question to the data plane, and the answer becomes the response.
 
 use crate::connections;
+use crate::forecast;
 use crate::gpus::{Gpu, Gpus};
 use crate::link::{AskError, Link};
 use crate::problem::{Json, Problem};
@@ -61,8 +63,9 @@ pub async fn serve(listener: UnixListener, gpus: Gpus) {
     connections::serve(listener, router(gpus, admin), admin).await;
 }
 
+/// What the routes know.
 #[derive(Clone)]
-struct Api {
+pub(crate) struct Api {
     gpus: Gpus,
     admin: u32,
 }
@@ -70,11 +73,11 @@ struct Api {
 /// `?gpu=N`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Of {
+pub(crate) struct Of {
     gpu: Option<GpuNumber>,
 }
 
-type Asked = Result<Query<Of>, QueryRejection>;
+pub(crate) type Asked = Result<Query<Of>, QueryRejection>;
 
 /// The routes. The user `admin` may change things, as root may.
 pub fn router(gpus: Gpus, admin: u32) -> Router {
@@ -82,6 +85,8 @@ pub fn router(gpus: Gpus, admin: u32) -> Router {
         .route("/v1/status", get(status))
         .route("/v1/trace", get(trace))
         .route("/v1/plan", put(set_plan).delete(clear_plan))
+        .route("/v1/predict", get(forecast::present).post(forecast::forecast))
+        .route("/v1/advice", get(forecast::pairs).post(forecast::advice))
         .route("/v1/sessions/{session}/launches", delete(cancel_launches))
         .fallback(unknown_path)
         .method_not_allowed_fallback(wrong_method)
@@ -263,6 +268,18 @@ enum Sight {
 }
 
 impl Api {
+    /// The report of the GPU that a request means, as the caller may see it.
+    pub(crate) async fn seen(&self, caller: Caller, asked: Asked) -> Result<StatusReport, Problem> {
+        let state = self.one(asked)?.handle.state();
+        let link = state.link.as_ref().ok_or_else(|| Problem::from(AskError::Gone))?;
+        let report = report_of(link).await.unwrap_or_else(|| Err(AskError::Gone.into()));
+        let mut report = report?;
+        if let Sight::Own(tenant) = self.sight(caller) {
+            view::keep_own(&mut report, tenant);
+        }
+        Ok(report)
+    }
+
     fn sight(&self, caller: Caller) -> Sight {
         match caller.uid {
             Some(uid) if uid == 0 || uid == self.admin => Sight::All,
@@ -350,8 +367,8 @@ async fn read_body(request: Request, next: Next) -> Result<Response, Problem> {
 async fn unknown_path(uri: Uri) -> Problem {
     let path = uri.path();
     let detail = format!(
-        "there is no `{path}`; there are /v1/status, /v1/trace, /v1/plan and \
-         /v1/sessions/ID/launches"
+        "there is no `{path}`; there are /v1/status, /v1/trace, /v1/plan, /v1/predict, /v1/advice \
+         and /v1/sessions/ID/launches"
     );
     Problem::new(StatusCode::NOT_FOUND, detail)
 }

@@ -26,6 +26,7 @@ pub mod api;
 pub mod configuration;
 mod connections;
 pub mod devices;
+mod forecast;
 pub mod front_desk;
 pub mod gpus;
 pub mod link;

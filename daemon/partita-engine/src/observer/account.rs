@@ -42,6 +42,8 @@ pub(crate) struct Account {
     recent: BTreeMap<ProfileKey, (f64, Launched)>,
     /// When they were halved last.
     halved: Nanos,
+    /// How each kernel and shape was launched last, for reports: these do not fade.
+    sizes: BTreeMap<ProfileKey, Launched>,
     kernels: Vec<KernelReport>,
     /// A CTA of it did not fit into its part of an SM.
     cramped: bool,
@@ -143,6 +145,16 @@ impl Account {
             // not what its smallest kernel is.
             self.recent.insert(key.clone(), (ctas.max(as_float(launched.ctas)).max(1.0), launched));
         }
+        if let Some(size) = self.sizes.get_mut(key) {
+            *size = launched;
+        } else if self.sizes.len() < MAX_RECENT {
+            self.sizes.insert(key.clone(), launched);
+        }
+    }
+
+    /// How a kernel was launched last.
+    pub(crate) fn size(&self, key: &ProfileKey) -> Option<Launched> {
+        self.sizes.get(key).copied()
     }
 
     /// The kernels of late, with their CTAs.
@@ -196,6 +208,7 @@ impl Account {
             as_written: 0,
             slices: 0,
             profile: None,
+            latest: None,
         };
         let how = match form {
             FormKind::Ticket => "runs as tickets",

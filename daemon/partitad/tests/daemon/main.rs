@@ -8,6 +8,7 @@ mod connections;
 mod crowd;
 mod endless;
 mod faults;
+mod forecast;
 mod gpus;
 mod hold_up;
 mod log;

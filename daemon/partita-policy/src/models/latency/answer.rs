@@ -6,15 +6,25 @@
 //! - The lower one is what its SMs need to issue, look up and move, and never less than the time on
 //!   all SMs.
 //! - The upper one grows the time on all SMs with the CTAs of the busiest SM, and adds all that the
-//!   other launches and its own lost hits make DRAM and LLC do.
+//!   other launches and its own lost hits make DRAM and LLC do. Where launches are repeated, others
+//!   add the part of the time for which each of them alone keeps DRAM and LLC busy.
 
-use super::{Fitted, Gpu, LatencyError, Work, together};
+use super::{Fitted, Gpu, LatencyError, Work, side_by_side, together};
 use std::fmt::Write as _;
 
 /// A term counts as the reason where it is at least this part of the time.
 const REASON: f64 = 0.7;
 /// A launch counts as slowed by others from this slowdown on.
 const SLOWED: f64 = 1.01;
+
+/// How long the launches of a group go on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Beside {
+    /// Each is launched once; who is left when others end runs beside fewer.
+    Once,
+    /// Each is launched again and again.
+    Repeated,
+}
 
 /// What is expected of one launch.
 #[derive(Clone, PartialEq, Debug)]
@@ -41,7 +51,11 @@ pub struct Prediction {
 ///
 /// # Errors
 /// A launch has no SM, or all together have more than the GPU.
-pub fn predict(gpu: &Gpu, launches: &[(Work, u16)]) -> Result<Vec<Prediction>, LatencyError> {
+pub fn predict(
+    gpu: &Gpu,
+    launches: &[(Work, u16)],
+    beside: Beside,
+) -> Result<Vec<Prediction>, LatencyError> {
     let all: u32 = launches.iter().map(|(_, sms)| u32::from(*sms)).sum();
     if all > u32::from(gpu.sms) {
         return Err(LatencyError::Sms { wanted: all, all: gpu.sms });
@@ -52,20 +66,38 @@ pub fn predict(gpu: &Gpu, launches: &[(Work, u16)]) -> Result<Vec<Prediction>, L
         let launch = Fitted::new(gpu, work);
         fitted.push((launch, *sms, launch.alone(*sms)));
     }
-    let times = together(&fitted);
-    let of = |index: usize| one(gpu, &fitted, index, times[index]);
+    let times = match beside {
+        Beside::Once => together(&fitted),
+        Beside::Repeated => {
+            let speeds = side_by_side(&fitted);
+            fitted.iter().zip(speeds).map(|((_, _, alone), speed)| alone / speed).collect()
+        }
+    };
+    let of = |index: usize| one(gpu, &fitted, (index, beside), times[index]);
     Ok((0..launches.len()).map(of).collect())
 }
 
-fn one(gpu: &Gpu, launches: &[(Fitted, u16, f64)], index: usize, likely: f64) -> Prediction {
+fn one(
+    gpu: &Gpu,
+    launches: &[(Fitted, u16, f64)],
+    (index, beside): (usize, Beside),
+    likely: f64,
+) -> Prediction {
     let (fitted, sms, alone) = launches[index];
     let work = fitted.work();
     let lost = (work.llc_bytes - work.dram_bytes[1]).max(0.0) * work.ctas / gpu.effective;
     let others = launches.iter().enumerate().filter(|(other, _)| *other != index);
-    let added: f64 = others.map(|(_, (other, ..))| most_service(gpu, other)).sum();
-    let beside = if launches.len() > 1 { added + lost } else { 0.0 };
+    let added = others.map(|(_, (other, _, alone))| {
+        let service = most_service(gpu, other);
+        match beside {
+            Beside::Once => service,
+            Beside::Repeated => fitted.steepest(sms) * (service / alone).min(1.0),
+        }
+    });
+    let added: f64 = added.sum();
+    let added = if launches.len() > 1 { added + lost } else { 0.0 };
     let lower = fitted.busy(sms).max(work.whole).min(likely);
-    let upper = (fitted.steepest(sms) + beside).max(likely);
+    let upper = (fitted.steepest(sms) + added).max(likely);
     let launch = gpu.launch;
     Prediction {
         sms,

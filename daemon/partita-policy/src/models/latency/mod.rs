@@ -18,10 +18,10 @@ mod printed;
 mod sharing;
 mod windows;
 
-pub use answer::{Prediction, predict};
+pub use answer::{Beside, Prediction, predict};
 pub use bottleneck::Fitted;
 pub use printed::{Form, bandwidth, isolated, kai, saturation, utilisation};
-pub use sharing::together;
+pub use sharing::{side_by_side, together};
 pub use windows::{Resident, interfered};
 
 use crate::models::{Launched, check_calibration, float};

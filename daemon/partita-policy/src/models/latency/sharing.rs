@@ -60,6 +60,14 @@ pub fn together(launches: &[(Fitted, u16, f64)]) -> Vec<f64> {
     ended
 }
 
+/// The speed of each of several launches beside the others while all of them run, as a part of its
+/// speed alone on its SMs.
+#[must_use]
+pub fn side_by_side(launches: &[(Fitted, u16, f64)]) -> Vec<f64> {
+    let parts: Vec<Part> = launches.iter().map(Part::new).collect();
+    speeds(&parts.iter().collect::<Vec<_>>())
+}
+
 impl Part {
     fn new(&(fitted, sms, alone): &(Fitted, u16, f64)) -> Part {
         let alone = alone.max(1.0);

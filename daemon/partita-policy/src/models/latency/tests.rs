@@ -168,6 +168,8 @@ fn a_shared_dram_slows_who_waits_for_it() {
     // Together they take what DRAM needs for both, and no more than one after the other.
     assert!(times[0] >= 2.0 * group[0].0.dram(), "{times:?}");
     assert!(times[0] <= 2.0 * group[0].2, "{times:?}");
+    let speeds = side_by_side(&group);
+    close(speeds[0], group[0].2 / times[0]);
     let beside_compute = together(&[on(300.0, 15), on(0.5, 15)]);
     assert!(beside_compute[0] < 1.02 * on(300.0, 15).2, "{beside_compute:?}");
     assert!(together(&[]).is_empty());
@@ -177,19 +179,21 @@ fn a_shared_dram_slows_who_waits_for_it() {
 fn a_prediction_lies_between_its_bounds() {
     for group in [vec![(work(300.0), 10), (work(300.0), 10), (work(1.0), 10)], vec![(work(9.0), 7)]]
     {
-        for found in predict(&gpu(), &group).unwrap() {
+        let both = [Beside::Once, Beside::Repeated];
+        for found in both.into_iter().flat_map(|how| predict(&gpu(), &group, how).unwrap()) {
             assert!(found.lower <= found.likely && found.likely <= found.upper, "{found:?}");
             assert!(found.alone <= found.likely + 1e-6, "{found:?}");
         }
     }
-    let found = predict(&gpu(), &[(work(300.0), 15), (work(300.0), 15)]).unwrap();
+    let found = predict(&gpu(), &[(work(300.0), 15), (work(300.0), 15)], Beside::Once).unwrap();
     assert!(found[0].reason.starts_with("On 15 of 30 SMs DRAM's bandwidth limits it"));
     assert!(found[0].reason.contains("the others make it"), "{}", found[0].reason);
 }
 
 #[test]
 fn bad_numbers_are_refused() {
-    let text = |group: &[(Work, u16)]| predict(&gpu(), group).unwrap_err().to_string();
+    let text =
+        |group: &[(Work, u16)]| predict(&gpu(), group, Beside::Once).unwrap_err().to_string();
     assert_eq!(
         text(&[(work(1.0), 20), (work(1.0), 11)]),
         "latency model: 31 SMs; the GPU has 30, and at least 1 is needed"
