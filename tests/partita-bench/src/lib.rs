@@ -21,6 +21,8 @@
 //! | `track` | progress over time, and speeds |
 //! | `cells` | runs whose results are kept on disk |
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
+//! | `masola` | eight kernels of our own, after Masola Table 2 |
+//! | `latencies` | the evaluation of Masola: launches on part of the SMs, groups |
 //! | `coscheduling` | the evaluation of Kernelet: pairs that share SMs, plans, queues |
 //! | `queues` | the evaluation of Punyala: queues by class, plans of pairs |
 //! | `pairing` | pairs of applications that end, and how long they take together |
@@ -38,6 +40,8 @@ pub mod coscheduling;
 mod eight;
 mod fixed_parts;
 mod hardware;
+pub mod latencies;
+mod masola;
 pub mod pairing;
 mod player;
 pub mod plot;
@@ -56,6 +60,7 @@ pub use arrivals::{in_one_stream, poisson};
 pub use cells::{Cell, Cells, Progress};
 pub use eight::{MIXES, PAPER_BANDWIDTH, PAPER_IPC, eight};
 pub use hardware::measured;
+pub use masola::masola;
 pub use random::Random;
 pub use run::{Arrangement, Profiles, Run, RunError, Share, Shared, run};
 pub use samples::samples;

@@ -353,7 +353,7 @@ impl<'a> Stage<'a> {
             for index in 0..self.players.len() {
                 self.feed(index).map_err(|reason| self.error(index, reason))?;
             }
-            self.part_with_ended(begin);
+            self.part_with_ended(begin, &how.arrangement);
             if self.device.now() >= sample {
                 sample = self.device.now() + SAMPLE;
                 self.look(begin);
@@ -430,8 +430,9 @@ impl<'a> Stage<'a> {
         RunError { application: self.players[player].application.name.clone(), reason }
     }
 
-    /// Closes the sessions of applications that have ended, as a process does at its end.
-    fn part_with_ended(&mut self, begin: Nanos) {
+    /// Closes the sessions of applications that have ended, as a process does at its end. On a
+    /// static split they stay: the engine gives up the plan of all when one of them leaves.
+    fn part_with_ended(&mut self, begin: Nanos, arrangement: &Arrangement) {
         let ended = |player: &Player<'_>| player.has_ended() && !player.has_left;
         if !self.players.iter().any(ended) {
             return;
@@ -439,7 +440,8 @@ impl<'a> Stage<'a> {
         self.look(begin);
         let Stage { players, engine, device, .. } = self;
         for player in players.iter_mut().filter(|player| player.has_ended()) {
-            if !std::mem::replace(&mut player.has_left, true) {
+            let stays = matches!(arrangement, Arrangement::Static(_));
+            if !std::mem::replace(&mut player.has_left, true) && !stays {
                 engine.close_session(device, player.session, CloseReason::Goodbye);
             }
         }

@@ -13,6 +13,7 @@
 //! | `gpu` | a real GPU, and what Partita takes for granted of it |
 //! | `kernelet` | Kernelet's model and plans against measured pairs and an oracle |
 //! | `live` | borders under running kernels; launches through the engine |
+//! | `masola` | Masola's predictions of times on part of the SMs, alone and in groups |
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
 //! | `policies` | every policy on the same mixes |
 //! | `ptx` | the PTX compiler |
@@ -29,6 +30,7 @@ mod forms;
 mod gpu;
 mod kernelet;
 mod live;
+mod masola;
 mod overhead;
 mod policies;
 mod ptx;
@@ -59,6 +61,7 @@ enum Command {
     Forms(forms::FormsArgs),
     Gpu(gpu::GpuArgs),
     Kernelet(kernelet::KerneletArgs),
+    Masola(masola::MasolaArgs),
     Overhead(overhead::OverheadArgs),
     Policies(policies::PoliciesArgs),
     Ptx(ptx::PtxArgs),
@@ -77,6 +80,7 @@ fn main() -> ExitCode {
         Command::Forms(args) => args.execute(),
         Command::Gpu(args) => args.execute(),
         Command::Kernelet(args) => args.execute(),
+        Command::Masola(args) => args.execute(),
         Command::Overhead(args) => args.execute(),
         Command::Policies(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
