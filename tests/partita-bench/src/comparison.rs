@@ -9,7 +9,7 @@ use crate::cells::{Cell, Cells};
 use crate::eight::eight;
 use crate::pairing::Pairing;
 use crate::random::Random;
-use crate::run::{Arrangement, RunError};
+use crate::run::{Arrangement, RunError, Shared};
 use crate::samples::samples;
 use crate::track::{antt, float, stp};
 use crate::workloads::workloads;
@@ -48,6 +48,11 @@ pub fn mixes(programs: usize, sizes: &[(usize, usize)], seed: u64) -> Vec<Vec<us
     }
     all
 }
+
+/// A program's work takes at most so many times the time that it is given: one launch may be long.
+const LONGEST: u64 = 40;
+/// A mix runs for so many times the time that its programs take one after the other, at most.
+const PATIENCE: u32 = 4;
 
 /// What became of a mix.
 #[derive(Clone, PartialEq, Debug)]
@@ -98,19 +103,26 @@ impl<'a> Comparison<'a> {
         self.pairing.first_cells()
     }
 
-    /// Takes the work from the first runs, which are there.
+    /// Takes the work from the first runs, which are there. The launch that is under way when the
+    /// time is over counts, because one launch may take longer than that.
     ///
     /// # Errors
     /// Where a program cannot run.
     pub fn take_work(&mut self, cells: &mut Cells) -> Result<(), RunError> {
-        self.pairing.take_work(cells)
+        self.pairing.take_work(cells)?;
+        for solo in &mut self.pairing.solos {
+            solo.launches += 1;
+        }
+        Ok(())
     }
 
     /// The runs of each program's work alone.
     #[must_use]
     pub fn alone_cells(&self) -> Vec<Cell<'a>> {
         let original = Arrangement::Original(self.pairing.spec.sms);
-        (0..self.pairing.applications.len()).map(|at| self.cell(&[at], original.clone())).collect()
+        let cycles = self.pairing.work.saturating_mul(LONGEST);
+        let cell = |at| Cell { cycles, ..self.pairing.cell(&[at], original.clone()) };
+        (0..self.pairing.applications.len()).map(cell).collect()
     }
 
     /// Takes the times alone from their runs, which are there.
@@ -120,7 +132,7 @@ impl<'a> Comparison<'a> {
     pub fn take_alone(&mut self, cells: &mut Cells) -> Result<(), RunError> {
         let runs = self.alone_cells();
         let ends: Result<Vec<f64>, RunError> = { runs.iter().enumerate() }
-            .map(|(at, run)| Ok(self.end(at, &cells.get(run)?.shares[0].track)))
+            .map(|(at, run)| cells.get(run).map(|shared| self.end(at, &shared, 0)))
             .collect();
         self.alone = ends?;
         Ok(())
@@ -129,7 +141,11 @@ impl<'a> Comparison<'a> {
     /// The run of a mix under an arrangement.
     #[must_use]
     pub fn cell(&self, members: &[usize], arrangement: Arrangement) -> Cell<'a> {
-        self.pairing.cell(members, arrangement)
+        let alone: f64 = members.iter().map(|&at| self.alone[at]).sum();
+        let cycles = f64::from(PATIENCE) * alone * f64::from(self.pairing.spec.sm_clock_khz) / 1e6;
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a duration")]
+        let cycles = (cycles as u64).max(1);
+        Cell { cycles, ..self.pairing.cell(members, arrangement) }
     }
 
     /// What became of a mix, whose run is there.
@@ -143,9 +159,8 @@ impl<'a> Comparison<'a> {
         cells: &mut Cells,
     ) -> Result<Outcome, RunError> {
         let shared = cells.get(&self.cell(members, arrangement))?;
-        let ends: Vec<f64> = { members.iter().zip(&shared.shares) }
-            .map(|(&at, share)| self.end(at, &share.track))
-            .collect();
+        let ends = members.iter().enumerate().map(|(place, &at)| self.end(at, &shared, place));
+        let ends: Vec<f64> = ends.collect();
         let speeds = members.iter().zip(&ends).map(|(&at, end)| self.alone[at] / end).collect();
         Ok(Outcome { speeds, makespan: ends.into_iter().fold(0.0, f64::max) })
     }
@@ -158,10 +173,14 @@ impl<'a> Comparison<'a> {
     }
 
     /// When a program's work ended. A program that the run's end cut off would have gone on at the
-    /// same pace.
-    fn end(&self, at: usize, track: &crate::track::Track) -> f64 {
-        let (done, work) = (float(track.ctas()).max(1.0), self.pairing.ctas(at));
-        float(track.last_growth().max(1)) * (work / done).max(1.0)
+    /// same pace, but counts with no more than [`PATIENCE`] × the run: it may have just waited.
+    fn end(&self, at: usize, shared: &Shared, place: usize) -> f64 {
+        let track = &shared.shares[place].track;
+        let (done, work) = (float(track.ctas()), self.pairing.ctas(at));
+        if done >= work {
+            return float(track.last_growth().max(1));
+        }
+        float(shared.nanos) * (work / done.max(1.0)).min(f64::from(PATIENCE))
     }
 }
 

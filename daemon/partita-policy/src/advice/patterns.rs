@@ -152,7 +152,8 @@ pub fn matching(
         .map(|(&pattern, &times)| (pattern, whole(solution.value(times))))
         .filter(|(_, times)| *times > 0)
         .collect();
-    let holds = |class: usize| found.iter().map(|(pattern, times)| pattern.0[class] * times).sum();
+    let holds =
+        |class: usize| found.iter().map(|(pattern, times)| pattern.0[class] * times).sum::<u32>();
     let is_whole = (0..4).all(|class| queue[class] == holds(class));
     is_whole.then_some(found).ok_or(MatchingError::Wrong(queue))
 }
