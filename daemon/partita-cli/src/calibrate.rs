@@ -1,4 +1,4 @@
-//! `partita calibrate`: measures of a GPU what policies cannot learn from the programs of its users.
+//! `partita calibrate`: measures of a GPU what policies cannot learn from its users' programs.
 
 use crate::failure::Failure;
 use crate::progress::Bar;

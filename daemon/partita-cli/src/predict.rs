@@ -28,8 +28,8 @@ Examples:
   partita predict 1=12 2=12 --json | jq '.forecasts[] | {program, speed, reason}'
       the answer of the API
 
-A kernel has a forecast once it was counted and timed alone: run its program under the policies
-cd-search, demand or slate, alone for a while and beside another program for two launches.";
+A kernel has a forecast once it was counted and timed alone: run its program under any policy but
+`even` and `static`, alone for a while and beside another program for two launches.";
 
 /// Predict what launches take on part of the SMs, alone and beside others, and why.
 #[derive(Args, Debug)]

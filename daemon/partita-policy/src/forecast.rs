@@ -44,9 +44,9 @@ pub enum ForecastError {
     },
     /// No profile says what the kernels do.
     #[error(
-        "{0}: no kernel has a profile with its time alone; profiles are counted under cd-search, \
-         demand and slate while another program is connected, and timed while the program has the \
-         GPU to itself"
+        "{0}: no kernel has a profile with its time alone; profiles are counted under all \
+         policies but even and static while another program is connected, and timed while the \
+         program has the GPU to itself"
     )]
     Unprofiled(String),
     /// The GPU's numbers are missing.

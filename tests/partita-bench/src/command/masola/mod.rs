@@ -72,6 +72,13 @@ impl MasolaArgs {
         let mut sets = vec![judged];
         let strangers = self.strangers(&spec)?;
         let taken = self.long_enough(&spec, &strangers, &mut cells)?;
+        if taken.is_empty() && !self.strangers.is_empty() {
+            complain(&format!(
+                "no kernel of the recordings is judged: each takes less than {} us, or has fewer \
+                 CTAs than the GPU has SMs",
+                LEAST_NANOS / 1e3
+            ));
+        }
         if !taken.is_empty() {
             sets.push(self.set("strangers: ", &spec, taken, &mut cells)?);
         }
