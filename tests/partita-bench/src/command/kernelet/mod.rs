@@ -50,7 +50,7 @@ pub struct KerneletArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// The launches of each program in a mix [default: 60; 10 with --quick].
+    /// The launches of each program in a mix [default: 60; 6 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(2..=10_000))]
     launches: Option<u64>,
 

@@ -33,7 +33,7 @@ const SPEC: &str = "punyala-60";
 /// What an application has to do, in SM cycles alone, and the same of a quick run: a search of SMRA
 /// takes some intervals of 40,000 cycles, and should be a small part of a pair's time.
 const WORK: u64 = 3_000_000;
-const QUICK_WORK: u64 = 500_000;
+const QUICK_WORK: u64 = 300_000;
 /// Programs of each class, and the same of a quick run.
 const PROGRAMS: usize = 4;
 const QUICK_PROGRAMS: usize = 2;
@@ -54,7 +54,7 @@ pub struct PunyalaArgs {
     #[command(flatten)]
     common: Evaluation,
 
-    /// The time that each application works alone, in SM cycles [default: 3,000,000; 500,000 with
+    /// The time that each application works alone, in SM cycles [default: 3,000,000; 300,000 with
     /// --quick].
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u64).range(100_000..=1_000_000_000))]

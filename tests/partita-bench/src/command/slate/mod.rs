@@ -35,7 +35,7 @@ const SPEC: &str = "titan-xp";
 /// The paper loops kernels for 30 s. Emulation allows milliseconds; the start and the end of an
 /// application should count for little in them. A border takes 30 us, a turn 2 ms.
 const WORK: u64 = 12_000_000;
-const QUICK_WORK: u64 = 1_000_000;
+const QUICK_WORK: u64 = 800_000;
 /// What a split of the oracle is measured for.
 const SPLIT_CYCLES: u64 = 1_000_000;
 const QUICK_SPLIT_CYCLES: u64 = 300_000;
@@ -63,7 +63,7 @@ pub struct SlateArgs {
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
 
-    /// The time that each application works alone, in SM cycles [default: 12,000,000; 1,000,000
+    /// The time that each application works alone, in SM cycles [default: 12,000,000; 800,000
     /// with --quick].
     #[arg(long, value_name = "N",
         value_parser = clap::value_parser!(u64).range(200_000..=1_000_000_000))]
