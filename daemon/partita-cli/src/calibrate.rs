@@ -7,11 +7,12 @@ use crate::state_dir::state_dir;
 use crate::table::Table;
 use clap::{Args, Subcommand};
 use partita_gpu::device;
-use partita_gpu::interference::{CLASSES, Interference, Rig};
+use partita_gpu::interference::{Interference, Rig};
 use partita_gpu::store::Store;
-use partita_model::{DeviceKind, Timekeeping};
+use partita_model::{ContentionClass, DeviceKind, Timekeeping};
 use serde::Serialize;
-use std::path::PathBuf;
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 const EXAMPLES: &str = "\
@@ -72,7 +73,7 @@ struct InterferenceArgs {
 #[derive(Serialize)]
 struct Shown {
     device: String,
-    classes: [&'static str; 4],
+    classes: [String; 4],
     /// Rows are the classes that slow down, columns the classes beside them.
     slowdowns: Option<[[f64; 4]; 4]>,
 }
@@ -93,8 +94,8 @@ impl InterferenceArgs {
         let device = device::open(&self.device, Some(&folder))
             .map_err(|error| Failure::new(format!("--device {}: {error}", self.device)))?;
         let name = device.facts().name.clone();
-        let store = Store::open(&folder, &device.identity())
-            .map_err(|error| Failure::new(format!("{}: {error}", folder.display())))?;
+        let store =
+            Store::open(&folder, &device.identity()).map_err(|error| no_folder(&folder, &error))?;
         let kept = store.read::<Interference>(Interference::FILE).filter(|_| !self.again);
         let mut found = kept.unwrap_or_default();
         if !self.show {
@@ -117,11 +118,11 @@ impl InterferenceArgs {
                 )));
             }
             let mut rig = Rig::new(device).map_err(|error| Failure::new(error.to_string()))?;
-            measure(&mut found, &mut rig, &store)?;
+            measure(&mut found, &mut rig, &store, &folder)?;
         }
         let slowdowns = found.slowdowns();
         if self.json {
-            let shown = Shown { device: name, classes: CLASSES, slowdowns };
+            let shown = Shown { device: name, classes: classes(), slowdowns };
             return Ok((serde_json::to_string(&shown)? + "\n").into_bytes());
         }
         let Some(slowdowns) = slowdowns else {
@@ -136,7 +137,12 @@ impl InterferenceArgs {
 }
 
 /// Measures what is not there yet. Each measurement is kept at once.
-fn measure(found: &mut Interference, rig: &mut Rig, store: &Store) -> Result<(), Failure> {
+fn measure(
+    found: &mut Interference,
+    rig: &mut Rig,
+    store: &Store,
+    folder: &Path,
+) -> Result<(), Failure> {
     let all = Interference::all();
     let mut bar = Bar::new("interference", "measurements");
     let begun = Instant::now();
@@ -147,6 +153,10 @@ fn measure(found: &mut Interference, rig: &mut Rig, store: &Store) -> Result<(),
                 .measure(rig, measurement)
                 .map_err(|error| Failure::new(format!("{measurement}: {error}")))?;
             store.write(Interference::FILE, found);
+            let kept = store.read::<Interference>(Interference::FILE);
+            if !kept.is_some_and(|kept| kept.has(measurement)) {
+                return Err(no_folder(folder, &"what was measured cannot be written"));
+            }
             new += 1;
         }
         let each = begun.elapsed().as_secs_f64() / f64::from(new.max(1));
@@ -157,13 +167,25 @@ fn measure(found: &mut Interference, rig: &mut Rig, store: &Store) -> Result<(),
     Ok(())
 }
 
+fn no_folder(folder: &Path, error: &dyn Display) -> Failure {
+    Failure::new(format!(
+        "the state folder {}: {error}; name one that you may write to with --state-dir",
+        folder.display()
+    ))
+}
+
+/// The paper's letters.
+fn classes() -> [String; 4] {
+    ContentionClass::ALL.map(|class| class.to_string())
+}
+
 fn table(device: &str, slowdowns: &[[f64; 4]; 4]) -> String {
     let mut columns = vec!["CLASS"];
-    let beside = CLASSES.map(|class| format!("BESIDE {class}"));
+    let beside = ContentionClass::ALL.map(|class| format!("BESIDE {class}"));
     columns.extend(beside.iter().map(String::as_str));
     let mut table = Table::new(&columns);
-    for (class, row) in CLASSES.iter().zip(slowdowns) {
-        let mut cells = vec![(*class).to_owned()];
+    for (class, row) in classes().into_iter().zip(slowdowns) {
+        let mut cells = vec![class];
         cells.extend(row.iter().map(|slowdown| format!("{slowdown:.2}")));
         table.row(cells);
     }

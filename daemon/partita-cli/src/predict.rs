@@ -1,4 +1,5 @@
-//! `partita predict`: what launches would take on so many SMs, alone and beside others.
+//! `partita predict`: what launches would take on a number of SMs, alone and beside other
+//! applications.
 //!
 //! The command asks and prints. The daemon's models answer; nothing changes.
 

@@ -12,6 +12,7 @@
 //! completed CTAs, once nothing changes hands any more.
 //!
 //! [`Rig`] needs only the contract of a device, and owns it: nobody else may be served meanwhile.
+//! Which class a user's program has is the selector's question.
 
 use crate::device::sleep;
 use crate::prepare::{Target, prepare, prepare_forms};
@@ -28,8 +29,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 const PTX: &str = include_str!("../../../kernels-ptx/device/calibrate.ptx");
-/// Names of the classes, in the order of [`Rig::alone`]'s and [`Rig::pair`]'s numbers.
-pub const CLASSES: [&str; 4] = ["M", "MC", "C", "A"];
+/// The classes, in the order of [`Rig::alone`]'s and [`Rig::pair`]'s numbers.
+const CLASSES: [ContentionClass; 4] = ContentionClass::ALL;
 /// Before a speed is counted: workers have come, and borders have moved.
 const WARM_UP: Nanos = Nanos(150_000);
 /// A speed is counted for so long, and longer until each program has completed [`FEWEST_CTAS`].
@@ -166,7 +167,7 @@ pub enum InterferenceError {
     #[error("the program of class {class} does not run: {reason}")]
     Program {
         /// The program's class.
-        class: &'static str,
+        class: ContentionClass,
         /// The reason.
         reason: String,
     },
@@ -490,7 +491,7 @@ mod tests {
         assert_eq!((entry.slowdown, entry.measured), (slowdowns[0][3].max(1.0), 1));
         assert_eq!(Interference::default().matrix(), InterferenceMatrix::default());
         let [m, .., a] = slowdowns;
-        // Half of the SMs are half of the issue slots, whatever runs on the others.
+        // Half of the SMs are half of the issue slots, whatever runs on the other SMs.
         for slowdown in [a[0], a[3]] {
             assert!((1.7..2.3).contains(&slowdown), "{slowdowns:?}");
         }

@@ -50,7 +50,7 @@ pub struct Forecast {
     pub whole_ns: f64,
     /// The time on its SMs, alone.
     pub alone_ns: f64,
-    /// The time on its SMs beside the others: the likeliest.
+    /// The likeliest time on its SMs beside the other applications.
     pub likely_ns: f64,
     /// The least.
     pub lower_ns: f64,

@@ -162,7 +162,7 @@ pub enum PartitionerKind {
     CdSearchPaper,
     /// In proportion to the SMs that an application can use, by its profile.
     Demand,
-    /// SMs move from applications with low IPC and high bandwidth to the others (Punyala).
+    /// SMs move away from applications with low IPC and high bandwidth (Punyala).
     Smra,
 }
 

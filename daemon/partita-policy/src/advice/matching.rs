@@ -214,7 +214,7 @@ impl Adviser for Matching {
         members.len() > 1 && self.classes(members).is_some()
     }
 
-    /// Each member's loss is charged to the others in proportion to what was expected of them.
+    /// Each member's loss is charged to the other members in proportion to their expected effect.
     fn learn(&mut self, members: &[Candidate], speeds: &[f64]) {
         let Some(classes) = self.classes(members).filter(|found| found.len() == speeds.len())
         else {

@@ -78,9 +78,9 @@ pub fn patterns(size: u32) -> Vec<Pattern> {
 /// The expected speeds of a pattern's members, as parts of the speeds alone, in the order of
 /// [`Pattern::classes`].
 ///
-/// The matrix has pairs. What a member loses to each of the others adds up:
-/// `S_i = 1 + Σ (s_ij − 1)` over the others. So three applications that each scale with their SMs,
-/// or that share one bandwidth, have a slowdown of 3.
+/// The matrix has pairs. What a member loses to each other member adds up:
+/// `S_i = 1 + Σ (s_ij − 1)` over the other members. So three applications that each scale with
+/// their SMs, or that share one bandwidth, have a slowdown of 3.
 #[must_use]
 pub fn speeds(pattern: &Pattern, matrix: &InterferenceMatrix) -> Vec<f64> {
     let classes: Vec<ContentionClass> = pattern.classes().collect();
