@@ -26,6 +26,8 @@ Examples:
       list pairs of applications by what they do side by side, the best first
   partita predict 1 --target 500us
       find the fewest SMs with which a launch takes no longer than 500 us
+  partita predict 1 --target 500us --beside
+      the same while all other applications go on, and what is left of their speeds
   partita predict 1=12 2=12 --json | jq '.forecasts[] | {program, speed, reason}'
       the answer of the API
 
@@ -48,6 +50,10 @@ pub struct PredictArgs {
     /// Find the fewest SMs with which a launch of one application takes no longer, e.g. 500us.
     #[arg(long = "target", value_name = "TIME", value_parser = parse_time)]
     target_time: Option<f64>,
+
+    /// With --target: all other applications go on, on equal parts of the other SMs.
+    #[arg(long = "beside", requires = "target_time")]
+    beside_others: bool,
 
     /// Print JSON.
     #[arg(long)]
@@ -78,7 +84,8 @@ impl PredictArgs {
                 );
             };
             let (application, kernel) = (application.clone(), kernel.clone());
-            let request = AdviceRequest { application, kernel, target_ns };
+            let beside_others = self.beside_others;
+            let request = AdviceRequest { application, kernel, target_ns, beside_others };
             let answer: AdviceReport = self.post("/v1/advice", &request)?;
             return self.shown(&answer, &advice(&answer, target_ns));
         }
@@ -208,14 +215,27 @@ fn pairs(report: &PairsReport) -> String {
 
 fn advice(report: &AdviceReport, target_ns: f64) -> String {
     let found = &report.forecast;
-    let verdict = if report.met {
-        format!("{} SMs are enough for {}", found.sms, time(target_ns))
-    } else {
-        format!("all {} SMs are not enough for {}", found.sms, time(target_ns))
+    let count = found.sms;
+    let verdict = match (report.met, report.is_certain) {
+        (true, true) => format!("{count} SMs are enough for {}", time(target_ns)),
+        (true, false) => format!("{count} SMs are likely enough for {}", time(target_ns)),
+        (false, _) if report.others.is_empty() => {
+            format!("all {count} SMs are not enough for {}", time(target_ns))
+        }
+        (false, _) => format!(
+            "{count} SMs, all but one for each other application, are not enough for {}",
+            time(target_ns)
+        ),
     };
     let bounds = format!("{} to {}", time(found.lower_ns), time(found.upper_ns));
     let kernel = format!("{} takes {} ({bounds})", found.kernel, time(found.likely_ns));
-    format!("{verdict}: {kernel}.\n{}", sentence(found))
+    let mut text = format!("{verdict}: {kernel}.\n{}", sentence(found));
+    for other in &report.others {
+        let Forecast { application, program, sms, speed, .. } = other;
+        let kept = format!("keeps {:.0} % of its speed on {sms} SMs", 100.0 * speed);
+        text.push_str(&format!("application {} ({program}) {kept}\n", application.0));
+    }
+    text + &left_out(&report.left_out)
 }
 
 fn time(nanos: f64) -> String {

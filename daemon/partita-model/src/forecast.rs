@@ -64,7 +64,7 @@ pub struct Forecast {
     pub reason: String,
 }
 
-/// `POST /v1/advice`: how many SMs does a launch need alone to take no longer than this?
+/// `POST /v1/advice`: how many SMs does a launch need to take no longer than this?
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdviceRequest {
@@ -75,15 +75,27 @@ pub struct AdviceRequest {
     pub kernel: Option<String>,
     /// The longest time of a launch.
     pub target_ns: f64,
+    /// Whether all other applications with forecasts go on, on equal parts of the other SMs.
+    #[serde(default)]
+    pub beside_others: bool,
 }
 
 /// The answer: the forecast with the fewest SMs that meet the target, or with all SMs.
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AdviceReport {
-    /// Whether the target is met.
+    /// Whether the target is met, by the likeliest time.
     pub met: bool,
+    /// Whether it is met by the greatest time that the models leave open, too.
+    #[serde(default)]
+    pub is_certain: bool,
     /// What is expected.
     pub forecast: Forecast,
+    /// What is expected of the other applications meanwhile, where these go on.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub others: Vec<Forecast>,
+    /// Other applications without forecasts, each with the reason.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<String>,
 }
 
 /// `GET /v1/advice`: pairs of applications, the best first.

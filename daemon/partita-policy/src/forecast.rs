@@ -55,6 +55,9 @@ pub enum ForecastError {
     /// No application was named.
     #[error("no application is named; name at least one with its number of SMs")]
     Nobody,
+    /// No SM is left.
+    #[error("{0} applications do not fit on {1} SMs; ask without the other applications")]
+    Crowded(usize, u16),
     /// A target that is no time.
     #[error("a target of {0} ns is no time; name nanoseconds above 0")]
     Target(f64),
@@ -142,10 +145,12 @@ impl<'a> Facts<'a> {
         Ok(PairsReport { pairs, left_out })
     }
 
-    /// The fewest SMs with which a launch is expected to take no longer than the target, alone.
+    /// The fewest SMs with which a launch is expected to take no longer than the target: alone, or
+    /// beside the other applications on equal parts of the other SMs.
     ///
     /// # Errors
-    /// The application or kernel is unknown or has no profile, or the target is no time.
+    /// The application or kernel is unknown or has no profile, the target is no time, or there are
+    /// more applications than SMs.
     pub fn advice(&self, request: &AdviceRequest) -> Result<AdviceReport, ForecastError> {
         let target = request.target_ns;
         if !(target.is_finite() && target > 0.0) {
@@ -153,15 +158,33 @@ impl<'a> Facts<'a> {
         }
         let chosen = self.chosen(&request.application, request.kernel.as_deref())?;
         let gpu = self.models()?;
-        for sms in 1..=gpu.sms {
-            let found = predict(&gpu, &[(chosen.work, sms)], Beside::Repeated)?;
-            let Some(found) = found.into_iter().next() else { continue };
-            if found.likely <= target || sms == gpu.sms {
-                let met = found.likely <= target;
-                return Ok(AdviceReport { met, forecast: told(&chosen, found) });
+        let (mut others, mut left_out) = (Vec::new(), Vec::new());
+        let is_other = |own: &&ApplicationReport| own.id != chosen.application.id;
+        for other in self.applications.iter().filter(is_other).filter(|_| request.beside_others) {
+            match heaviest(other) {
+                Ok(other) => others.push(other),
+                Err(error) => left_out.push(error.to_string()),
             }
         }
-        Err(ForecastError::NoCalibration)
+        let count = u16::try_from(others.len()).unwrap_or(u16::MAX);
+        let most = gpu.sms.saturating_sub(count);
+        for sms in 1..=most {
+            let (each, more) = ((gpu.sms - sms) / count.max(1), (gpu.sms - sms) % count.max(1));
+            let parts = (0..count).map(|index| each + u16::from(index < more));
+            let launches = others.iter().zip(parts).map(|(other, sms)| (other.work, sms));
+            let launches: Vec<(Work, u16)> =
+                std::iter::once((chosen.work, sms)).chain(launches).collect();
+            let mut found = predict(&gpu, &launches, Beside::Repeated)?.into_iter();
+            let Some(own) = found.next() else { break };
+            if own.likely <= target || sms == most {
+                let (met, is_certain) = (own.likely <= target, own.upper <= target);
+                let others = others.iter().zip(found).map(|(other, found)| told(other, found));
+                let others = others.collect();
+                let forecast = told(&chosen, own);
+                return Ok(AdviceReport { met, is_certain, forecast, others, left_out });
+            }
+        }
+        Err(ForecastError::Crowded(others.len() + 1, gpu.sms))
     }
 
     fn predicted(&self, members: &[(Chosen<'_>, u16)]) -> Result<Vec<Forecast>, ForecastError> {
@@ -369,13 +392,39 @@ mod tests {
         let facts = Facts { gpu: &gpu, applications: &applications, partitions: &[] };
         let advice = |target_ns| {
             let application = "computes".to_owned();
-            facts.advice(&AdviceRequest { application, kernel: None, target_ns })
+            let beside_others = false;
+            facts.advice(&AdviceRequest { application, kernel: None, target_ns, beside_others })
         };
         let found = advice(2_100_000.0).unwrap();
         assert!(found.met && (14..=16).contains(&found.forecast.sms), "{found:?}");
+        assert!(found.others.is_empty() && found.left_out.is_empty(), "{found:?}");
         let found = advice(500_000.0).unwrap();
         assert!(!found.met && found.forecast.sms == 30, "{found:?}");
         assert_eq!(advice(-1.0), Err(ForecastError::Target(-1.0)));
+    }
+
+    /// A neighbour that fills DRAM slows a launch that needs it, so the target needs more SMs.
+    #[test]
+    fn a_target_beside_others_tells_what_they_keep() {
+        let gpu = gpu();
+        let unprofiled = ApplicationReport { kernels: Vec::new(), ..application(3, "unknown", 1) };
+        let applications =
+            [application(1, "moves", 900), application(2, "moves too", 900), unprofiled];
+        let facts = Facts { gpu: &gpu, applications: &applications, partitions: &[] };
+        let advice = |target_ns, beside_others| {
+            let application = "moves".to_owned();
+            facts.advice(&AdviceRequest { application, kernel: None, target_ns, beside_others })
+        };
+        let target = 1.5 * advice(1.0, false).unwrap().forecast.whole_ns;
+        let (alone, beside) = (advice(target, false).unwrap(), advice(target, true).unwrap());
+        assert!(alone.met && alone.others.is_empty(), "{alone:?}");
+        assert!(beside.forecast.sms > alone.forecast.sms, "{alone:?} {beside:?}");
+        assert!(beside.left_out[0].starts_with("application 3 (unknown)"), "{beside:?}");
+        let [other] = &beside.others[..] else { panic!("{beside:?}") };
+        assert_eq!(other.sms + beside.forecast.sms, 30);
+        assert!(other.speed < 1.0, "{other:?}");
+        let never = advice(1.0, true).unwrap();
+        assert!(!never.met && !never.is_certain && never.forecast.sms == 29, "{never:?}");
     }
 
     #[test]
