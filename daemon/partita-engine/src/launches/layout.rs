@@ -28,7 +28,8 @@ pub(crate) struct Layout {
     pub(super) own: SmSet,
     /// The device keeps the main grid to these.
     pub(super) is_kept: bool,
-    /// Workers on each of them, at most, where another application has a part of it.
+    /// Workers on each of them, at most, where another application has a part of it, or where the
+    /// launch has few CTAs.
     quota: Option<u16>,
 }
 
@@ -76,6 +77,7 @@ impl Launches {
         let tasks = left.div_ceil(task.expected.into());
         // One worker after the other over the SMs, as the hardware places them.
         let rounds = rounds_for(&rooms, tasks);
+        let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
         let mut workers = vec![0; ledger.sm_count()];
         let mut wanted = 0;
         for (sm, room) in rooms {
@@ -89,7 +91,11 @@ impl Launches {
             false => ledger.burn(&own.union(&self.taken_as_written()), lane, spec.cta, rounds),
         };
         let ctas = u32::try_from(placed + burn).unwrap_or(u32::MAX);
-        let quota = handover.quota(&own, lane, spec.cta);
+        // A grid with CTAs to spare may find no room on foreign SMs. Then its own SMs get more than
+        // their share, and claim so unevenly that some run twice as many of few CTAs as others.
+        let keeps_to_own = is_kept || usize::from(own.len()) == ledger.sm_count();
+        let is_few = pending.is_worker() && !keeps_to_own && rounds < most;
+        let quota = handover.quota(&own, lane, spec.cta).or(is_few.then_some(rounds));
         Some(Layout { workers, ctas, task, placed, own, is_kept, quota })
     }
 }

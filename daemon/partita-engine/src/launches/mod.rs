@@ -244,7 +244,9 @@ impl Launches {
         for launch in self.records.values_mut().filter(|l| l.place.application == application) {
             let (lane, cta) = (launch.place.lane(), launch.spec.cta);
             let Some(claims) = launch.claims_mut() else { continue };
-            if gained && claims.gates.set_quota(handover.quota(&to, lane, cta)) {
+            // On fewer SMs of its own a launch of few CTAs needs more workers on each.
+            let is_other = gained || handover.part(application).is_none();
+            if is_other && claims.gates.set_quota(handover.quota(&to, lane, cta)) {
                 let told = signal_quota(turn.device, claims.block, &claims.gates);
                 failed = told.err().or(failed);
             }

@@ -472,6 +472,34 @@ fn helpers_are_few() {
     world.finish();
 }
 
+/// CTAs of the main grid that find foreign SMs full come to the launch's own SMs.
+#[test]
+fn few_ctas_are_spread_over_their_sms() {
+    let mut world = World::new(4);
+    let (a, first) = world.session();
+    let (_, second) = world.session();
+    for (own, other, ctas, quota) in
+        [("0-1", "2-3", 4, 2), ("0-1", "2-3", 3, 2), ("0-1", "2-3", 1_000, 0), ("0-3", "", 4, 0)]
+    {
+        let plan = [(first, own), (second, other)];
+        world.set_plan(&plan[..if other.is_empty() { 1 } else { 2 }]).unwrap();
+        world.start(a, 0, LONG, ctas);
+        world.run_for(5);
+        assert_eq!(world.device.quota("long"), quota, "{ctas} CTAs on {own}");
+        assert_eq!(world.synchronize(a), 0);
+    }
+    // On fewer SMs each has to take more.
+    world.set_plan(&[(first, "0-1"), (second, "2-3")]).unwrap();
+    world.start(a, 0, LONG, 12);
+    world.run_for(5);
+    assert_eq!(world.device.quota("long"), 6);
+    world.set_plan(&[(first, "0"), (second, "1-3")]).unwrap();
+    world.run_for(5);
+    assert_eq!(world.device.quota("long"), 0);
+    assert_eq!(world.synchronize(a), 0);
+    world.finish();
+}
+
 #[test]
 fn a_task_is_one_cta_where_ctas_wait_for_those_before_them() {
     let mut world = World::new(24);

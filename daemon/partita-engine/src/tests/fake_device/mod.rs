@@ -16,7 +16,7 @@ mod scheduler;
 mod streams;
 
 use partita_device::{AddressRange, Event, GridSpec, Outcome, Work};
-use partita_model::control::{ABORT, EXHAUSTED, FAULT, NEXT};
+use partita_model::control::{ABORT, EXHAUSTED, FAULT, NEXT, QUOTA};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
     ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId,
@@ -246,6 +246,13 @@ impl FakeDevice {
         self.put(block + FAULT, 4, fault);
         self.put(block + ABORT, 4, 1);
         self.put(block + NEXT, 8, EXHAUSTED);
+    }
+
+    /// Workers of a running kernel on one SM, at most, by its control block; 0: no limit.
+    pub(crate) fn quota(&mut self, kernel: &str) -> u64 {
+        let params = self.params_of(kernel);
+        let block = u64::from_le_bytes(*params.last_chunk().unwrap()) & !31;
+        self.get(block + QUOTA, 4)
     }
 
     /// Windows, allocations, modules, streams: what is left.
