@@ -68,6 +68,7 @@ pub enum Ask {
 }
 
 /// A plan as an administrator writes it: the body of `PUT /v1/plan`.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlanRequest {
@@ -76,6 +77,7 @@ pub struct PlanRequest {
 }
 
 /// One partition of a plan.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlannedPartition {

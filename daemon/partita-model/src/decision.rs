@@ -6,6 +6,7 @@ use crate::{ApplicationId, ContentionClass, Nanos, SmPart, SmSet};
 use serde::{Deserialize, Serialize};
 
 /// Completed work: a running total, or the work of one interval.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Progress {
     /// Completed CTAs of the original kernels.
@@ -15,6 +16,7 @@ pub struct Progress {
 }
 
 /// Instructions and LLC traffic of completed CTAs, from their kernels' profiles or from counters.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Traffic {
     /// The CTAs whose traffic is known.
@@ -84,6 +86,7 @@ impl Traffic {
 }
 
 /// What limits an application's speed.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Class {
@@ -96,6 +99,7 @@ pub enum Class {
 }
 
 /// How much an application uses of something, in three levels.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
@@ -108,6 +112,7 @@ pub enum Level {
 }
 
 /// Whether two applications run together, and why.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
@@ -134,6 +139,7 @@ impl Verdict {
 }
 
 /// The event for which a policy was asked.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Cause {
@@ -146,6 +152,7 @@ pub enum Cause {
 }
 
 /// One decision with its inputs.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct DecisionRecord {
     /// Counts decisions from 1.
@@ -171,6 +178,7 @@ pub struct DecisionRecord {
 }
 
 /// A measuring interval.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct IntervalRecord {
     /// The time at which the last worker had followed the previous decision.
@@ -184,6 +192,7 @@ pub struct IntervalRecord {
 }
 
 /// One application in a decision.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ApplicationRecord {
     /// The application.
@@ -204,6 +213,7 @@ pub struct ApplicationRecord {
 }
 
 /// What a class was concluded from.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "evidence", rename_all = "snake_case")]
 pub enum Evidence {
@@ -243,6 +253,7 @@ pub enum Evidence {
 }
 
 /// One reason of a decision.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "note", rename_all = "snake_case")]
 pub enum Note {
@@ -517,6 +528,7 @@ impl Note {
 }
 
 /// Why shares are even.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum EvenReason {

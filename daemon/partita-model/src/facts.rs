@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// A compute capability, e.g. 9.0.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 pub struct ComputeCapability {
     /// The number before the point.
@@ -20,6 +21,7 @@ impl fmt::Display for ComputeCapability {
 }
 
 /// The kind of a device. Reports always name it, so that nobody takes one for the other.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
@@ -30,6 +32,7 @@ pub enum DeviceKind {
 }
 
 /// The meaning of device time.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Timekeeping {
@@ -43,6 +46,7 @@ pub enum Timekeeping {
 }
 
 /// The way in which applications share a device.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sharing {
@@ -74,6 +78,7 @@ impl Sharing {
 
 /// The worth of host time on a device whose time is simulated. Between two calls of a program a
 /// fixed charge passes, however long the host took.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct HostTime {
     /// Device time from one call of a program to its next, in nanoseconds.

@@ -5,6 +5,7 @@ use crate::ApplicationId;
 use serde::{Deserialize, Serialize};
 
 /// `POST /v1/predict`: applications that run together, each on so many SMs of its own.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForecastRequest {
@@ -13,6 +14,7 @@ pub struct ForecastRequest {
 }
 
 /// One of them.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ForecastMember {
@@ -26,6 +28,7 @@ pub struct ForecastMember {
 }
 
 /// The answer: one forecast for each member, in the same order.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ForecastReport {
     /// The forecasts.
@@ -36,6 +39,7 @@ pub struct ForecastReport {
 }
 
 /// What is expected of a launch of one application.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Forecast {
     /// The application.
@@ -65,6 +69,7 @@ pub struct Forecast {
 }
 
 /// `POST /v1/advice`: how many SMs does a launch need to take no longer than this?
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct AdviceRequest {
@@ -81,6 +86,7 @@ pub struct AdviceRequest {
 }
 
 /// The answer: the forecast with the fewest SMs that meet the target, or with all SMs.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct AdviceReport {
     /// Whether the target is met, by the likeliest time.
@@ -99,6 +105,7 @@ pub struct AdviceReport {
 }
 
 /// `GET /v1/advice`: pairs of applications, the best first.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PairsReport {
     /// The pairs.
@@ -109,6 +116,7 @@ pub struct PairsReport {
 }
 
 /// Two applications side by side, with the split of the SMs that is expected to do the most.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PairAdvice {
     /// The applications.

@@ -27,6 +27,7 @@ pub mod profile;
 mod range;
 mod report;
 pub mod request;
+mod resource;
 mod result;
 mod sm_part;
 mod sm_set;
@@ -67,6 +68,9 @@ pub use report::{
     PolicyReport, ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use request::ParamLayout;
+pub use resource::{
+    ApplicationItem, BuildReport, DecisionItem, GpuItem, KernelItem, PartitionItem, SessionItem,
+};
 pub use result::CudaResult;
 pub use sm_part::SmPart;
 pub use sm_set::{ParseSmSetError, SmSet};

@@ -210,6 +210,7 @@ impl fmt::Display for Share {
 }
 
 /// Measurements of a device, taken with Partita's own kernels.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Measurements {
     /// Warp instructions per cycle of one SM.
@@ -227,6 +228,7 @@ pub struct Measurements {
 }
 
 /// The hardware's numbers, from its specification or from a measurement.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Calibration {
     /// Number of SMs.

@@ -68,6 +68,7 @@ impl CacheShape {
 }
 
 /// What counted CTAs did, as the count block has it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct Counts {
     /// CTAs that were counted.
@@ -90,6 +91,7 @@ pub struct Counts {
 
 /// What of the counted sectors reaches the LLC, and what of that hits there: bounds, and the
 /// likeliest value.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct LlcUse {
     /// Accesses at least.
@@ -110,6 +112,7 @@ pub struct LlcUse {
 }
 
 /// A kernel's profile for launches of one shape.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct KernelProfile {
     /// Launches that were counted; the last one's counts are here.

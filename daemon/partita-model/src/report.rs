@@ -8,6 +8,7 @@ use crate::{
 use serde::{Deserialize, Serialize};
 
 /// `GET /v1/status`.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct StatusReport {
     /// The daemon's version.
@@ -31,6 +32,7 @@ pub struct StatusReport {
 
 /// One of several GPUs with its applications. Ids of applications are unique on their GPU, ids of
 /// sessions in the daemon.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuStatus {
     /// The GPU.
@@ -47,6 +49,7 @@ pub struct GpuStatus {
 }
 
 /// The applications of other users, in sum.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
 pub struct OtherUsers {
     /// Number of applications.
@@ -71,6 +74,7 @@ impl From<StatusReport> for GpuStatus {
 }
 
 /// The policy: its parts, its orders and its reasons. It is idle where SMs are not shared out.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct PolicyReport {
     /// The way in which applications share the device.
@@ -93,6 +97,7 @@ pub struct PolicyReport {
 }
 
 /// The GPU and the process that holds it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct GpuReport {
     /// The number of the GPU.
@@ -147,6 +152,7 @@ fn first_gpu() -> GpuNumber {
 }
 
 /// One application.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct ApplicationReport {
     /// Its id.
@@ -178,6 +184,7 @@ pub struct ApplicationReport {
 }
 
 /// A kernel of an application.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct KernelReport {
     /// Its name as in the module.
@@ -207,6 +214,7 @@ pub struct KernelReport {
 }
 
 /// The size of a launch.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct LaunchSize {
     /// Its CTAs.
@@ -218,6 +226,7 @@ pub struct LaunchSize {
 }
 
 /// The SMs of one application.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct PartitionReport {
     /// The application.
@@ -232,6 +241,7 @@ pub struct PartitionReport {
 }
 
 /// `GET /v1/trace`: residency of CTAs on SMs, and moves of borders.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceReport {
     /// The meaning of its times.
@@ -243,6 +253,7 @@ pub struct TraceReport {
 }
 
 /// One line of a trace.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum TraceEntry {
@@ -270,6 +281,7 @@ pub enum TraceEntry {
 }
 
 /// A CTA came to an SM or left it, as the device saw it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct ResidencyChange {
     /// Device time.
@@ -285,6 +297,7 @@ pub struct ResidencyChange {
 }
 
 /// Whether a CTA came or left.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ResidencyKind {

@@ -6,6 +6,7 @@ use std::fmt;
 /// The part of every SM of its partition that an application's CTAs may take, where other
 /// applications have the rest: so many CTAs of the number that fit on an SM. It holds for each
 /// resource of an SM: registers, shared memory, threads and CTA slots.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 pub struct SmPart {
     /// CTAs, at least one and at most `of`.

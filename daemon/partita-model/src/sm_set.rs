@@ -214,6 +214,20 @@ impl FromStr for SmSet {
     }
 }
 
+#[cfg(feature = "schema")]
+impl utoipa::PartialSchema for SmSet {
+    fn schema() -> utoipa::openapi::RefOr<utoipa::openapi::Schema> {
+        utoipa::openapi::ObjectBuilder::new()
+            .schema_type(utoipa::openapi::schema::Type::String)
+            .description(Some("SMs as ranges and numbers, or `none`"))
+            .examples(["0-17,20"])
+            .into()
+    }
+}
+
+#[cfg(feature = "schema")]
+impl utoipa::ToSchema for SmSet {}
+
 impl Serialize for SmSet {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)

@@ -7,6 +7,7 @@ use std::ops::{Add, AddAssign, Sub};
 macro_rules! quantity {
     ($(#[$doc:meta])* $name:ident, $suffix:literal) => {
         $(#[$doc])*
+        #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default, Serialize,
             Deserialize)]
         #[serde(transparent)]

@@ -10,6 +10,7 @@
 use crate::api::Caller;
 use crate::places::{Full, Limits, Places};
 use crate::problem::Problem;
+use crate::rights::Rights;
 use axum::Router;
 use axum::extract::ConnectInfo;
 use axum::http::StatusCode;
@@ -51,9 +52,9 @@ const LINGER: Duration = Duration::from_secs(1);
 /// The pause after a failed accept, which is usually a lack of file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves the API until it is dropped. The user `admin` has places of its own, as root has.
-pub async fn serve(listener: UnixListener, router: Router, admin: u32) {
-    let places = Places::new(CONNECTIONS, admin);
+/// Serves the API until it is dropped. The daemon's user has places of its own, as root has.
+pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
+    let places = Places::new(CONNECTIONS, rights.own());
     let lingering = Arc::new(Semaphore::new(LINGERING));
     loop {
         let stream = match listener.accept().await {
@@ -64,18 +65,21 @@ pub async fn serve(listener: UnixListener, router: Router, admin: u32) {
                 continue;
             }
         };
-        let caller = Caller { uid: socket_peercred(&stream).ok().map(|peer| peer.uid.as_raw()) };
-        match places.take(caller.uid) {
+        let peer = socket_peercred(&stream).ok();
+        let peer = peer.map(|peer| (peer.uid.as_raw(), peer.gid.as_raw()));
+        let uid = peer.map(|(uid, _)| uid);
+        match places.take(uid) {
             Ok(place) => {
-                let router = router.clone();
+                let (router, rights) = (router.clone(), rights.clone());
                 tokio::spawn(async move {
+                    let caller = rights.caller(peer).await;
                     converse(stream, router, caller).await;
                     drop(place);
                 });
             }
             Err(full) => {
-                let problem = refusal(caller, full);
-                tracing::debug!(?caller, "a connection to the API is refused: {}", problem.detail);
+                let problem = refusal(uid, full);
+                tracing::debug!(uid, "a connection to the API is refused: {}", problem.detail);
                 // A refusal fits the socket's empty buffer.
                 if stream.try_write(&problem.to_http()).is_ok()
                     && let Ok(permit) = Arc::clone(&lingering).try_acquire_owned()
@@ -133,10 +137,9 @@ async fn converse(stream: UnixStream, router: Router, caller: Caller) {
 }
 
 /// The answer to a caller without a place.
-fn refusal(caller: Caller, full: Full) -> Problem {
+fn refusal(uid: Option<u32>, full: Full) -> Problem {
     match full {
         Full::User { most } => {
-            let uid = caller.uid;
             let who = uid.map_or_else(|| "an unknown user".into(), |uid| format!("uid {uid}"));
             let detail = format!(
                 "{who} has {most} connections to the API, and no user may have more: close some, \

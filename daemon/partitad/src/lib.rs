@@ -16,6 +16,7 @@
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
 //! | `places` | how many connections each user has |
+//! | [`rights`] | who may change things |
 //! | `view` | what a user sees of a status report |
 //! | `connections` | the connections to the API, with limits for each user |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
@@ -26,7 +27,6 @@ pub mod api;
 pub mod configuration;
 mod connections;
 pub mod devices;
-mod forecast;
 pub mod front_desk;
 pub mod gpus;
 pub mod link;
@@ -36,16 +36,19 @@ mod places;
 pub mod policy;
 pub mod problem;
 pub mod readiness;
+pub mod rights;
 pub mod sockets;
 pub mod supervisor;
 mod view;
 
+use api::Api;
 use gpus::Gpus;
 use link::GpuHandle;
 use options::Options;
 use partita_model::{DeviceKind, GpuNumber};
 use policy::{PolicyError, PolicySource};
 use readiness::Readiness;
+use rights::Rights;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sockets::SocketFolder;
 use std::io;
@@ -118,6 +121,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let http =
         UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
 
+    let rights = Rights::new(rustix::process::geteuid().as_raw(), Some(&options.admin_group));
     let names =
         gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
     let status =
@@ -134,7 +138,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let result = tokio::select! {
         () = front_desk::serve(clients, gpus.clone()) => Ok(()),
         () = reload(&mut hangup, &source, &gpus) => Ok(()),
-        () = api::serve(http, gpus.clone()) => Ok(()),
+        () = api::serve(http, Api::new(gpus.clone(), rights)) => Ok(()),
         // A GPU without supervision would never be served again.
         Some(ended) = supervision.join_next() => Err(DaemonError::Io {
             what: "supervision failed",

@@ -86,6 +86,11 @@ pub struct Options {
     #[arg(long, value_name = "MODE", default_value = "0660", value_parser = parse_mode)]
     pub socket_mode: u32,
 
+    /// The group whose members may change things over the API and see everything, as root and the
+    /// daemon's user. The group need not exist.
+    #[arg(long, value_name = "GROUP", default_value = "partita-admin")]
+    pub admin_group: String,
+
     /// Write the line `READY` to this file descriptor when clients can connect.
     #[arg(long, value_name = "FD")]
     pub ready_fd: Option<u32>,

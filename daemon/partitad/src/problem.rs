@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 const MEDIA_TYPE: &str = "application/problem+json";
 
 /// An error answer.
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Problem {
     /// `about:blank`: the status says what kind of error it is (RFC 9457, §4.2.1).
     #[serde(rename = "type")]

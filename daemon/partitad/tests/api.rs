@@ -11,10 +11,11 @@ use partita_model::{
     TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
-use partitad::api::{self, Caller};
+use partitad::api::{self, Api, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
 use partitad::problem::Problem;
+use partitad::rights::Rights;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -172,15 +173,16 @@ impl Server {
         }
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
-        let gpus = Gpus::new(lines);
+        let own = uid.map_or_else(|| rustix::process::geteuid().as_raw(), |_| ADMIN);
+        let api = Api::new(Gpus::new(lines), Rights::new(own, None));
         match uid {
             Some(uid) => {
-                let router =
-                    api::router(gpus, ADMIN).layer(MockConnectInfo(Caller { uid: Some(uid) }));
+                let caller = Caller { uid: Some(uid), is_admin: [0, ADMIN].contains(&uid) };
+                let router = api::router(api).layer(MockConnectInfo(caller));
                 tokio::spawn(async move { axum::serve(listener, router).await.unwrap() });
             }
             None => {
-                tokio::spawn(async move { api::serve(listener, gpus).await });
+                tokio::spawn(async move { api::serve(listener, api).await });
             }
         }
         Server { folder, states }
@@ -192,6 +194,13 @@ impl Server {
         tokio::task::spawn_blocking(move || support::ask(&path, &request, &body).unwrap())
             .await
             .unwrap()
+    }
+
+    async fn text(&self, request: &str) -> (u16, String) {
+        let path = self.folder.path().join("api.sock");
+        let request = request.to_owned();
+        let ask = move || support::ask_for_text(&path, &request, "").unwrap();
+        tokio::task::spawn_blocking(ask).await.unwrap()
     }
 
     /// Checks that a request fails with this status and a problem that says `words`.
@@ -228,6 +237,36 @@ async fn reading() {
 }
 
 #[tokio::test]
+async fn lists_are_cut_from_the_status() {
+    let server = Server::with(2, Some(ADMIN)).await;
+    let list = async |path: &str| server.ask(&format!("GET {path}"), "").await.body;
+    let gpus = list("/v1/gpus").await;
+    assert_eq!(gpus.as_array().unwrap().len(), 2);
+    assert_eq!((&gpus[1]["number"], &gpus[1]["sms"]), (&json!(1), &json!(24)));
+    assert_eq!(gpus[0]["uuid"], "GPU-07070707-0707-0707-0707-070707070707");
+    let partition = json!({"gpu": 1, "application": 1, "sms": "0-23", "pinned": false});
+    assert_eq!(list("/v1/partitions?gpu=1").await, json!([partition]));
+    for empty in ["applications", "sessions", "kernels", "decisions"] {
+        assert_eq!(list(&format!("/v1/{empty}")).await, json!([]), "{empty}");
+    }
+    assert_eq!(list("/v1/plan?gpu=0").await, json!({"partitions": []}));
+    server.check_problem("GET /v1/kernels?gpu=2", "", 404, "there is no GPU 2").await;
+    let build = list("/v1/build").await;
+    assert_eq!(build["version"], env!("CARGO_PKG_VERSION"));
+    let described = list("/v1/openapi.json").await;
+    assert!(described["paths"]["/v1/partitions"]["get"].is_object());
+}
+
+#[tokio::test]
+async fn readiness_follows_the_data_planes() {
+    let server = Server::with(2, Some(ADMIN + 1)).await;
+    assert_eq!(server.text("GET /-/ready").await, (200, "ready\n".into()));
+    server.states[1].send_modify(|state| state.link = None);
+    server.check_problem("GET /-/ready", "", 503, "GPU 1 is not served").await;
+    assert_eq!(server.text("GET /-/healthy").await, (200, "healthy\n".into()));
+}
+
+#[tokio::test]
 async fn changing() {
     for uid in [ADMIN, 0] {
         let server = Server::start(Some(uid)).await;
@@ -249,10 +288,10 @@ async fn changing() {
 async fn every_error_is_a_problem() {
     let server = Server::start(Some(ADMIN)).await;
     for (request, body, status, words) in [
-        ("GET /", "", 404, "there are /v1/status"),
+        ("GET /", "", 404, "/v1/openapi.json lists"),
         ("GET /v1/statu", "", 404, "/v1/statu"),
         ("POST /v1/status", "", 405, "POST"),
-        ("GET /v1/plan", "", 405, "GET"),
+        ("POST /v1/plan", "", 405, "POST"),
         ("DELETE /v1/sessions/one/launches", "", 400, "one"),
         ("GET /v1/sessions/1/launches", "", 405, "GET"),
         ("PUT /v1/advice", "", 405, "PUT"),

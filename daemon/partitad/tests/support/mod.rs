@@ -17,6 +17,13 @@ pub struct HttpAnswer {
 
 /// Sends `METHOD /path` with a body and reads the answer. Nothing where nobody listens.
 pub fn ask(socket: &Path, request: &str, body: &str) -> Option<HttpAnswer> {
+    let (status, body) = ask_for_text(socket, request, body)?;
+    let body = if body.is_empty() { Value::Null } else { serde_json::from_str(&body).unwrap() };
+    Some(HttpAnswer { status, body })
+}
+
+/// As [`ask`], with the body as it came.
+pub fn ask_for_text(socket: &Path, request: &str, body: &str) -> Option<(u16, String)> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
@@ -34,10 +41,9 @@ pub fn ask(socket: &Path, request: &str, body: &str) -> Option<HttpAnswer> {
     let answer = String::from_utf8(answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
     let status = head.split(' ').nth(1).unwrap().parse().unwrap();
-    let body = if body.is_empty() { Value::Null } else { serde_json::from_str(body).unwrap() };
     let content_type = head.lines().find_map(|line| line.strip_prefix("content-type: "));
     if status >= 400 {
         assert_eq!(content_type, Some("application/problem+json"), "{head}");
     }
-    Some(HttpAnswer { status, body })
+    Some((status, body.to_owned()))
 }

@@ -11,50 +11,84 @@
 //! The facts are those of a status report as the caller may see it, and the answers change nothing.
 //! A request that the models cannot answer gets 422, one that names something unknown 404.
 
-use crate::api::{Api, Asked, Caller};
+use super::{Api, Asked, Caller, Of};
 use crate::problem::{Json, Problem};
 use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
-use partita_model::{AdviceRequest, ForecastRequest, StatusReport};
+use partita_model::{
+    AdviceReport, AdviceRequest, ForecastReport, ForecastRequest, PairsReport, StatusReport,
+};
 use partita_policy::{Facts, ForecastError};
-use serde::Serialize;
 
-pub async fn present(
+/// What the applications take on the SMs that they have.
+#[utoipa::path(
+    get,
+    path = "/v1/predict",
+    tag = "forecasts",
+    params(Of),
+    responses((status = OK, body = ForecastReport))
+)]
+pub(super) async fn present(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     asked: Asked,
-) -> Result<Response, Problem> {
+) -> Result<axum::Json<ForecastReport>, Problem> {
     let report = api.seen(caller, asked).await?;
     answered(facts(&report).present())
 }
 
-pub async fn forecast(
+/// What the named applications would take on the named SMs.
+#[utoipa::path(
+    post,
+    path = "/v1/predict",
+    tag = "forecasts",
+    params(Of),
+    request_body = ForecastRequest,
+    responses((status = OK, body = ForecastReport))
+)]
+pub(super) async fn forecast(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     asked: Asked,
     request: Result<Json<ForecastRequest>, Problem>,
-) -> Result<Response, Problem> {
+) -> Result<axum::Json<ForecastReport>, Problem> {
     let Json(request) = request?;
     let report = api.seen(caller, asked).await?;
     answered(facts(&report).forecast(&request))
 }
 
-pub async fn pairs(
+/// Pairs of applications, the best first.
+#[utoipa::path(
+    get,
+    path = "/v1/advice",
+    tag = "forecasts",
+    params(Of),
+    responses((status = OK, body = PairsReport))
+)]
+pub(super) async fn pairs(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     asked: Asked,
-) -> Result<Response, Problem> {
+) -> Result<axum::Json<PairsReport>, Problem> {
     let report = api.seen(caller, asked).await?;
     answered(facts(&report).pairs())
 }
 
-pub async fn advice(
+/// The fewest SMs with which a launch takes no longer than its target.
+#[utoipa::path(
+    post,
+    path = "/v1/advice",
+    tag = "forecasts",
+    params(Of),
+    request_body = AdviceRequest,
+    responses((status = OK, body = AdviceReport))
+)]
+pub(super) async fn advice(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     asked: Asked,
     request: Result<Json<AdviceRequest>, Problem>,
-) -> Result<Response, Problem> {
+) -> Result<axum::Json<AdviceReport>, Problem> {
     let Json(request) = request?;
     let report = api.seen(caller, asked).await?;
     answered(facts(&report).advice(&request))
@@ -64,7 +98,7 @@ fn facts(report: &StatusReport) -> Facts<'_> {
     Facts { gpu: &report.gpu, applications: &report.applications, partitions: &report.partitions }
 }
 
-fn answered<T: Serialize>(answer: Result<T, ForecastError>) -> Result<Response, Problem> {
+fn answered<T>(answer: Result<T, ForecastError>) -> Result<axum::Json<T>, Problem> {
     let answer = answer.map_err(|error| {
         let status = match error {
             ForecastError::Unknown(..) | ForecastError::Kernel { .. } => StatusCode::NOT_FOUND,
@@ -72,5 +106,5 @@ fn answered<T: Serialize>(answer: Result<T, ForecastError>) -> Result<Response, 
         };
         Problem::new(status, error.to_string())
     })?;
-    Ok(axum::Json(answer).into_response())
+    Ok(axum::Json(answer))
 }
