@@ -16,7 +16,8 @@
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
 use partita_model::{
-    ApplicationId, DeviceFacts, GpuConfig, SessionId, SmSet, StatusReport, TenantId, TraceReport,
+    AccountsReport, ApplicationId, DeviceFacts, EventBatch, GpuConfig, SessionId, SmSet,
+    StatusReport, TenantId, TraceReport,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,14 @@ pub enum Ask {
     /// The residency trace, answered by [`Answer::Trace`]: that of one tenant's applications, or of
     /// all.
     Trace(Option<TenantId>),
+    /// What applications have had, answered by [`Answer::Accounts`].
+    Accounts,
+    /// The events after the one with this number, answered by [`Answer::Events`]. Where the answer
+    /// holds all that there are, the next event is announced once, by [`FromGpu::News`].
+    Events {
+        /// The last event that was told; 0 for none.
+        after: u64,
+    },
     /// Pins partitions, all of them or none, answered by [`Answer::Done`] or [`Answer::Refused`].
     SetPlan(PlanRequest),
     /// Gives every partition back to the policy, answered by [`Answer::Done`].
@@ -103,6 +112,9 @@ pub enum FromGpu {
         /// The answer.
         answer: Answer,
     },
+    /// There are events after those of the last [`Answer::Events`]. Sent at most once for each
+    /// answer: who asks no more is told no more.
+    News,
     /// A client that was handed over has its answer, a welcome or a refusal.
     ClientAnswered {
         /// The session of its [`HandOver`].
@@ -119,6 +131,10 @@ pub enum Answer {
     Status(Box<StatusReport>),
     /// The answer to [`Ask::Trace`].
     Trace(TraceReport),
+    /// The answer to [`Ask::Accounts`].
+    Accounts(Box<AccountsReport>),
+    /// The answer to [`Ask::Events`].
+    Events(EventBatch),
     /// The request is done.
     Done,
     /// Nothing was changed.
@@ -245,9 +261,10 @@ impl FrameReader {
 mod tests {
     use super::*;
     use partita_model::{
-        Bytes, ComputeCapability, DeviceKind, GpuNumber, GpuReport, LaunchId, Nanos, OperationId,
-        PartitionReport, PolicyConfig, PolicyReport, ResidencyChange, ResidencyKind, Share, SmId,
-        SmPart, Timekeeping, TraceEntry,
+        ApplicationAccount, Bytes, ComputeCapability, DeviceKind, GpuEvent, GpuNumber, GpuReport,
+        Happening, LaunchId, Nanos, OperationId, PartitionReport, PolicyConfig, PolicyReport,
+        ResidencyChange, ResidencyKind, ResizeReason, Share, SmId, SmPart, Timekeeping, Totals,
+        TraceEntry, Usage,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -291,6 +308,8 @@ mod tests {
         for ask in [
             Ask::Heartbeat,
             Ask::Status,
+            Ask::Accounts,
+            Ask::Events { after: 7 },
             Ask::Trace(None),
             Ask::Trace(Some(TenantId(7))),
             Ask::ClearPlan,
@@ -312,6 +331,7 @@ mod tests {
             check(ToGpu { id: 9, ask });
         }
         check(FromGpu::Ready { facts: facts() });
+        check(FromGpu::News);
         check(FromGpu::ClientAnswered { session: SessionId(u64::MAX) });
         let residency = TraceEntry::Residency {
             change: ResidencyChange {
@@ -364,8 +384,40 @@ mod tests {
             other_users: None,
             others: Vec::new(),
         };
+        let border = GpuEvent {
+            sequence: 3,
+            time: Nanos(9),
+            tenant: Some(TenantId(7)),
+            what: Happening::Border {
+                application: ApplicationId(1),
+                from: SmSet::EMPTY,
+                to: SmSet::range(0, 3),
+            },
+        };
+        let accounts = AccountsReport {
+            time: Nanos(1),
+            memory_used_bytes: 2,
+            energy_nj: None,
+            decisions: 3,
+            applications: vec![ApplicationAccount {
+                id: ApplicationId(1),
+                name: "poly".into(),
+                tag: None,
+                tenant: TenantId(7),
+                sessions: 1,
+                sms: 12,
+                memory_used_bytes: 2,
+                launches: 3,
+                ctas: 4,
+                stuck: false,
+                usage: Usage { progress: Some(0.5), ..Usage::default() },
+            }],
+            totals: Totals { resizes: [(ResizeReason::Plan, 2)].into(), ..Totals::default() },
+        };
         for answer in [
             Answer::Done,
+            Answer::Events(EventBatch { events: vec![border], lost: 2, more: true, last: 9 }),
+            Answer::Accounts(Box::new(accounts)),
             Answer::Trace(TraceReport {
                 timekeeping: Timekeeping::Off,
                 entries: vec![residency, resize],

@@ -156,9 +156,10 @@ impl Engine {
         identity: SessionIdentity,
     ) -> Result<SessionGrant, OpenError> {
         self.turn(device, |machines, turn| {
-            let tenant = identity.tenant;
+            let (tenant, came) = (identity.tenant, identity.clone());
             let grant = machines.sessions.open(turn, identity)?;
             machines.trace.enters(grant.application, tenant);
+            machines.came(turn, grant.application, &came);
             machines.observer.open_account(grant.application, turn.now());
             Ok(grant)
         })

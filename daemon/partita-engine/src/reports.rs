@@ -3,8 +3,9 @@
 use crate::Engine;
 use partita_device::Device;
 use partita_model::{
-    ApplicationId, ApplicationReport, Class, DecisionRecord, KernelReport, LaunchSize, Note,
-    PartitionReport, PolicyReport, SessionId, SmSet,
+    AccountsReport, ApplicationAccount, ApplicationId, ApplicationReport, Class, DecisionRecord,
+    EventBatch, Happening, KernelReport, LaunchSize, Note, PartitionReport, PolicyReport,
+    SessionId, SmSet,
 };
 use partita_policy::{Launched, explain};
 
@@ -128,6 +129,58 @@ impl Engine {
             && machines.launches.is_at_rest()
             && machines.handover.is_at_rest()
             && machines.observer.is_at_rest()
+    }
+
+    /// What every application has had until `now`.
+    #[must_use]
+    pub fn accounts(&self, device: &dyn Device) -> AccountsReport {
+        let (machines, now) = (&self.machines, device.now());
+        let account = |(id, application): (ApplicationId, &crate::sessions::Application)| {
+            let sessions = application.sessions.iter();
+            let sessions = sessions.filter_map(|id| machines.sessions.get(*id));
+            let account = machines.observer.account(id);
+            ApplicationAccount {
+                id,
+                name: application.name.clone(),
+                tag: application.tag.clone(),
+                tenant: application.tenant,
+                sessions: application.sessions.len(),
+                sms: machines.handover.granted(id).len(),
+                memory_used_bytes: sessions.map(|session| session.memory_used()).sum(),
+                launches: account.map_or(0, |account| account.launches_completed()),
+                ctas: account.map_or(0, |account| account.ctas_completed()),
+                stuck: machines.launches.stuck_for(id).is_some(),
+                usage: self.common.meter.usage(id, now),
+            }
+        };
+        AccountsReport {
+            time: now,
+            memory_used_bytes: self.memory_used(),
+            energy_nj: device.nanojoules(),
+            decisions: machines.observer.policy().current().map_or(0, |record| record.sequence),
+            applications: machines.sessions.applications().map(account).collect(),
+            totals: self.common.meter.totals().clone(),
+        }
+    }
+
+    /// The number of the last event.
+    #[must_use]
+    pub fn last_event(&self) -> u64 {
+        self.common.journal.last()
+    }
+
+    /// Up to `most` events after the one with this number, decisions with their reasons.
+    #[must_use]
+    pub fn events_since(&self, after: u64, most: usize) -> EventBatch {
+        let mut batch = self.common.journal.since(after, most);
+        for event in &mut batch.events {
+            if let Happening::Decision { decision, why, .. } = &mut event.what {
+                let mut records = self.machines.observer.policy().records();
+                let record = records.find(|record| record.sequence == *decision);
+                *why = record.map(explain).unwrap_or_default();
+            }
+        }
+        batch
     }
 
     /// Device memory in use by all sessions, in bytes.

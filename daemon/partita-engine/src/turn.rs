@@ -2,11 +2,13 @@
 //! share. Nothing here decides anything.
 
 use crate::effects::{Effect, Effects};
+use crate::journal::Journal;
+use crate::meter::Meter;
 use crate::{Action, EngineConfig, LogLevel, Payload, Rests};
 use partita_device::{Device, Guards};
 use partita_model::{
-    ApplicationId, CudaResult, DeviceFacts, LaunchId, ModuleId, Nanos, OperationId, SessionId,
-    Sharing, StreamId,
+    ApplicationId, CudaResult, DeviceFacts, Happening, LaunchId, ModuleId, Nanos, OperationId,
+    SessionId, Sharing, StreamId,
 };
 use std::collections::VecDeque;
 
@@ -21,6 +23,8 @@ pub(crate) struct Common {
     pub(crate) guards: Guards,
     pub(crate) effects: Effects,
     pub(crate) actions: VecDeque<Action>,
+    pub(crate) journal: Journal,
+    pub(crate) meter: Meter,
     next_id: u64,
 }
 
@@ -34,6 +38,8 @@ impl Common {
             guards: device.guards(),
             effects: Effects::default(),
             actions: VecDeque::new(),
+            journal: Journal::default(),
+            meter: Meter::default(),
             next_id: 1,
         }
     }
@@ -94,6 +100,12 @@ impl Turn<'_> {
     /// Makes an error stick to a session, after the present step.
     pub(crate) fn fail(&mut self, session: SessionId, code: CudaResult, text: String) {
         self.push(Effect::Fail { session, code, text });
+    }
+
+    /// Enters an event in the journal.
+    pub(crate) fn happened(&mut self, what: Happening) {
+        let now = self.now();
+        self.common.journal.push(now, what);
     }
 
     /// Reports a bug of the engine's own and ends the session that it concerns, after the present

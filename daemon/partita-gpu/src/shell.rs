@@ -170,6 +170,8 @@ pub struct Shell {
     device_activity: Activity,
     instructions: u64,
     events: Vec<Event>,
+    /// The last event that `partitad` knows, while the next one is to be announced.
+    announce_after: Option<u64>,
     pacer: Pacer,
     memory: memory::MemoryWatch,
     /// Since when sessions hold the device's time up, at the last look.
@@ -245,6 +247,7 @@ impl Shell {
             device_activity: Activity::Busy,
             instructions: FEWEST_INSTRUCTIONS,
             events: Vec::new(),
+            announce_after: None,
             held_since: None,
             worked: Duration::ZERO,
             looked: Instant::now(),
@@ -269,6 +272,7 @@ impl Shell {
             }
             let bound = self.bound();
             self.charge_holders(bound);
+            self.announce()?;
             let pause = match (restless, self.device_activity, bound) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,

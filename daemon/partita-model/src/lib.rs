@@ -8,6 +8,7 @@
 //!
 //! Words are used as `docs/glossary.md` fixes them.
 
+mod account;
 mod address_part;
 mod awaited;
 mod console;
@@ -16,6 +17,7 @@ mod counters;
 pub mod coverage;
 mod decision;
 mod dim;
+mod event;
 mod facts;
 mod forecast;
 mod gpu_config;
@@ -27,6 +29,7 @@ pub mod profile;
 mod range;
 mod report;
 pub mod request;
+mod reservation;
 mod resource;
 mod result;
 mod sm_part;
@@ -34,6 +37,7 @@ mod sm_set;
 pub mod texture;
 mod units;
 
+pub use account::{AccountsReport, ApplicationAccount, Histogram, ResizeReason, Totals, Usage};
 pub use address_part::AddressPart;
 pub use awaited::{AwaitedWord, WaitCondition};
 pub use console::Console;
@@ -43,6 +47,7 @@ pub use decision::{
     Note, Notice, Progress, Traffic, Verdict,
 };
 pub use dim::Dim3;
+pub use event::{EventBatch, EventItem, GpuEvent, Happening, OthersItem};
 pub use facts::{ComputeCapability, DeviceFacts, DeviceKind, HostTime, Sharing, Timekeeping};
 pub use forecast::{
     AdviceReport, AdviceRequest, Forecast, ForecastMember, ForecastReport, ForecastRequest,
@@ -68,6 +73,7 @@ pub use report::{
     PolicyReport, ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
 };
 pub use request::ParamLayout;
+pub use reservation::{Reservation, ReservationRequest};
 pub use resource::{
     ApplicationItem, BuildReport, DecisionItem, GpuItem, KernelItem, PartitionItem, SessionItem,
 };

@@ -8,7 +8,7 @@
 //! gets a [`Problem`] instead.
 
 use crate::api::Caller;
-use crate::places::{Full, Limits, Places};
+use crate::places::{Full, Limits, Place, Places};
 use crate::problem::Problem;
 use crate::rights::Rights;
 use axum::Router;
@@ -23,8 +23,8 @@ use hyper_util::service::TowerToHyperService;
 use rustix::net::sockopt::socket_peercred;
 use std::io;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -70,11 +70,12 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
         let uid = peer.map(|(uid, _)| uid);
         match places.take(uid) {
             Ok(place) => {
+                let seat = Seat(Arc::new(Mutex::new(Some(place))));
                 let (router, rights) = (router.clone(), rights.clone());
                 tokio::spawn(async move {
                     let caller = rights.caller(peer).await;
-                    converse(stream, router, caller).await;
-                    drop(place);
+                    converse(stream, router, caller, seat.clone()).await;
+                    seat.leave();
                 });
             }
             Err(full) => {
@@ -94,6 +95,17 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
     }
 }
 
+/// The place of a connection. A request that gets a place of another kind gives it back early.
+#[derive(Clone, Debug)]
+pub struct Seat(Arc<Mutex<Option<Place>>>);
+
+impl Seat {
+    /// Gives the place back.
+    pub fn leave(&self) {
+        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+}
+
 /// Reads what a refused caller still writes.
 async fn linger(mut stream: UnixStream) {
     let drain = async {
@@ -105,12 +117,13 @@ async fn linger(mut stream: UnixStream) {
 }
 
 /// Serves one request.
-async fn converse(stream: UnixStream, router: Router, caller: Caller) {
+async fn converse(stream: UnixStream, router: Router, caller: Caller, seat: Seat) {
     let arrived = Arc::new(AtomicBool::new(false));
     let routes = TowerToHyperService::new(router);
     let service = service_fn(|mut request: Request<Incoming>| {
         arrived.store(true, Ordering::Relaxed);
         request.extensions_mut().insert(ConnectInfo(caller));
+        request.extensions_mut().insert(seat.clone());
         routes.call(request)
     });
     let doorway = Doorway {

@@ -13,8 +13,11 @@
 //! | [`supervisor`] | the process `partita-gpu`, one for each GPU |
 //! | [`link`] | the control socket to one `partita-gpu` |
 //! | [`gpus`] | the links to all GPUs |
+//! | [`events`] | what the data planes tell, for all readers |
 //! | [`front_desk`] | the handshake with clients |
 //! | [`api`], [`problem`] | HTTP for administrators and schedulers |
+//! | [`reservations`], [`keeper`] | what schedulers have asked for, and how jobs get it |
+//! | `metrics` | the page of metrics |
 //! | `places` | how many connections each user has |
 //! | [`rights`] | who may change things |
 //! | `view` | what a user sees of a status report |
@@ -27,15 +30,19 @@ pub mod api;
 pub mod configuration;
 mod connections;
 pub mod devices;
+pub mod events;
 pub mod front_desk;
 pub mod gpus;
+pub mod keeper;
 pub mod link;
+mod metrics;
 pub mod options;
 mod patience;
 mod places;
 pub mod policy;
 pub mod problem;
 pub mod readiness;
+pub mod reservations;
 pub mod rights;
 pub mod sockets;
 pub mod supervisor;
@@ -48,12 +55,13 @@ use options::Options;
 use partita_model::{DeviceKind, GpuNumber};
 use policy::{PolicyError, PolicySource};
 use readiness::Readiness;
+use reservations::Book;
 use rights::Rights;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sockets::SocketFolder;
 use std::io;
 use supervisor::{GpuProgram, SupervisionError, Supervisor};
-use tokio::net::UnixListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -113,7 +121,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
 
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode)?;
     let (gpus, supervisors) = start_gpus(&options).await?;
-    let source = PolicySource { file: options.config, named: options.policy };
+    let source = PolicySource { file: options.config.clone(), named: options.policy };
     source.apply(&gpus).await?;
     let clients = folder.listen_for_clients()?;
     let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
@@ -122,6 +130,9 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
         UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
 
     let rights = Rights::new(rustix::process::geteuid().as_raw(), Some(&options.admin_group));
+    let metrics = listen_for_metrics(&options).await?;
+    let file = options.state_dir().map(|state| reservations::file_in(&state, folder.path()));
+    let api = Api::new(gpus.clone(), rights, Book::open(gpus.clone(), file));
     let names =
         gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
     let status =
@@ -138,7 +149,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let result = tokio::select! {
         () = front_desk::serve(clients, gpus.clone()) => Ok(()),
         () = reload(&mut hangup, &source, &gpus) => Ok(()),
-        () = api::serve(http, Api::new(gpus.clone(), rights)) => Ok(()),
+        () = api::serve(http, api.clone()) => Ok(()),
+        () = serve_metrics(metrics, api) => Ok(()),
         // A GPU without supervision would never be served again.
         Some(ended) = supervision.join_next() => Err(DaemonError::Io {
             what: "supervision failed",
@@ -158,6 +170,26 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
         })?;
     }
     result
+}
+
+/// The listener of `--metrics-listen`, where it is given.
+async fn listen_for_metrics(options: &Options) -> Result<Option<TcpListener>, DaemonError> {
+    let Some(address) = options.metrics_listen else { return Ok(None) };
+    let listener = TcpListener::bind(address).await.map_err(|source| DaemonError::Io {
+        what: "cannot listen on the address of --metrics-listen",
+        source,
+    })?;
+    // Port 0 is any free one.
+    let address = listener.local_addr().unwrap_or(address);
+    tracing::info!("metrics are at http://{address}/metrics");
+    Ok(Some(listener))
+}
+
+async fn serve_metrics(listener: Option<TcpListener>, api: Api) {
+    match listener {
+        Some(listener) => api::serve_metrics(listener, api).await,
+        None => std::future::pending().await,
+    }
 }
 
 /// Starts a `partita-gpu` for each GPU, all at once, and waits until they are ready.

@@ -22,7 +22,7 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Notify, mpsc, oneshot, watch};
 
 /// Requests that may wait for the socket.
 const OUTBOX: usize = 64;
@@ -77,6 +77,7 @@ pub struct Link {
     pid: u32,
     outbox: mpsc::Sender<Vec<u8>>,
     waiting: Waiting,
+    news: Arc<Notify>,
     next_id: AtomicU64,
     /// A `SEQPACKET` socket: only whole packets are sent on it, see [`Link::hand_over`].
     sessions: UnixStream,
@@ -103,9 +104,18 @@ impl Link {
         let (outbox, messages) = mpsc::channel(OUTBOX);
         let waiting = Waiting::new(Mutex::new(Some(Open::default())));
         tokio::spawn(write_messages(to_gpu, messages));
-        tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting)));
+        let news = Arc::new(Notify::new());
+        tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting), Arc::clone(&news)));
         let sessions = UnixStream::from_std(sessions.into())?;
-        Ok(Arc::new(Link { facts, pid, outbox, waiting, next_id: AtomicU64::new(1), sessions }))
+        Ok(Arc::new(Link {
+            facts,
+            pid,
+            outbox,
+            waiting,
+            news,
+            next_id: AtomicU64::new(1),
+            sessions,
+        }))
     }
 
     /// The device that it serves.
@@ -134,6 +144,11 @@ impl Link {
     /// As [`Link::ask`]; [`AskError::Timeout`] after `limit`.
     pub async fn beat(&self, limit: Duration) -> Result<(), AskError> {
         self.ask_within(limit, Ask::Heartbeat).await.map(drop)
+    }
+
+    /// Waits until the process announces events ([`FromGpu::News`]). One caller at a time.
+    pub async fn news(&self) {
+        self.news.notified().await;
     }
 
     async fn ask_within(&self, limit: Duration, ask: Ask) -> Result<Answer, AskError> {
@@ -234,7 +249,12 @@ async fn write_messages(mut to_gpu: OwnedWriteHalf, mut messages: mpsc::Receiver
     }
 }
 
-async fn read_answers(mut from_gpu: OwnedReadHalf, mut frames: FrameReader, waiting: Waiting) {
+async fn read_answers(
+    mut from_gpu: OwnedReadHalf,
+    mut frames: FrameReader,
+    waiting: Waiting,
+    news: Arc<Notify>,
+) {
     loop {
         match receive(&mut from_gpu, &mut frames).await {
             Ok(Some(FromGpu::Answer { id, answer })) => {
@@ -246,6 +266,7 @@ async fn read_answers(mut from_gpu: OwnedReadHalf, mut frames: FrameReader, wait
                 let desk = lock(&waiting).as_mut().and_then(|open| open.clients.remove(&session));
                 desk.map(|desk| desk.send(()));
             }
+            Ok(Some(FromGpu::News)) => news.notify_one(),
             Ok(Some(other)) => {
                 tracing::error!(?other, "partita-gpu said something that is no answer")
             }
@@ -323,6 +344,14 @@ impl GpuHandle {
             |state: &GpuState| state.link.as_ref().is_some_and(|link| !Arc::ptr_eq(link, dead));
         let state = tokio::time::timeout(patience, state.wait_for(other)).await;
         state.ok()?.ok()?.link.clone()
+    }
+
+    /// Waits until `link` is no longer the current one.
+    pub async fn left(&self, link: &Arc<Link>) {
+        let mut state = self.0.clone();
+        let other =
+            |state: &GpuState| state.link.as_ref().is_none_or(|now| !Arc::ptr_eq(now, link));
+        drop(state.wait_for(other).await);
     }
 
     /// Asks the current process.

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use partita_model::PolicyName;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 /// The state folder of the system's daemon.
@@ -27,6 +28,8 @@ Examples:
       run the original kernels side by side, as a baseline for comparison
   partitad --device emu,timing=off
       serve an emulated GPU that executes and keeps no time
+  partitad --device auto --metrics-listen 127.0.0.1:9835
+      let Prometheus on this machine read metrics
   curl --unix-socket /run/partita/api.sock http://partita/v1/status
       ask a running daemon for its GPU, applications and partitions
 
@@ -90,6 +93,11 @@ pub struct Options {
     /// daemon's user. The group need not exist.
     #[arg(long, value_name = "GROUP", default_value = "partita-admin")]
     pub admin_group: String,
+
+    /// Serve metrics, health and readiness also on this TCP address, as in `127.0.0.1:9835`. The
+    /// page names users by number and jobs by tag, to everyone who can reach the address.
+    #[arg(long, value_name = "ADDRESS:PORT")]
+    pub metrics_listen: Option<SocketAddr>,
 
     /// Write the line `READY` to this file descriptor when clients can connect.
     #[arg(long, value_name = "FD")]

@@ -5,6 +5,7 @@ use axum::extract::FromRequest;
 use axum::extract::rejection::JsonRejection;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use partita_model::TenantId;
 use partita_wire::supervise::RefusalKind;
 use serde::{Deserialize, Serialize};
 
@@ -22,6 +23,26 @@ pub struct Problem {
     pub status: u16,
     /// What is wrong with this request and what to do about it.
     pub detail: String,
+    /// Where others have reserved what was asked for: who has what.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub holders: Vec<Holder>,
+}
+
+/// One reservation that stands in the way of another.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, utoipa::ToSchema)]
+pub struct Holder {
+    /// Its id.
+    pub reservation: String,
+    /// The user whose job it is.
+    pub tenant: TenantId,
+    /// The job.
+    pub job: String,
+    /// Its SMs.
+    pub sms: u16,
+    /// Its device memory in bytes.
+    pub memory_bytes: u64,
+    /// Its end, in seconds since 1970 (UTC).
+    pub expires: u64,
 }
 
 impl Problem {
@@ -32,6 +53,7 @@ impl Problem {
             title: status.canonical_reason().unwrap_or("error").into(),
             status: status.as_u16(),
             detail: detail.into(),
+            holders: Vec::new(),
         }
     }
 

@@ -43,7 +43,7 @@ fn keep_of_decision(decision: &mut DecisionRecord, own: &BTreeSet<ApplicationId>
 
 /// Whether every application that the sentence names is one of these. Sentences name applications
 /// as [`ApplicationId`] prints.
-fn names_only(sentence: &str, own: &BTreeSet<ApplicationId>) -> bool {
+pub fn names_only(sentence: &str, own: &BTreeSet<ApplicationId>) -> bool {
     sentence.split("application ").skip(1).all(|rest| {
         let digits = rest.bytes().take_while(u8::is_ascii_digit).count();
         match rest[..digits].parse() {

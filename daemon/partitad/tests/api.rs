@@ -6,20 +6,22 @@ mod support;
 
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
-    ApplicationId, Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, GpuReport,
-    PartitionReport, PolicyReport, SessionId, SmSet, StatusReport, TenantId, Timekeeping,
-    TraceReport,
+    AccountsReport, ApplicationId, Bytes, Cause, ComputeCapability, DeviceFacts, DeviceKind,
+    EventBatch, GpuEvent, GpuNumber, GpuReport, Happening, Nanos, PartitionReport, PolicyReport,
+    SessionId, SmSet, StatusReport, TenantId, Timekeeping, Totals, TraceReport,
 };
 use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
 use partitad::api::{self, Api, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
 use partitad::problem::Problem;
+use partitad::reservations::{Book, Put};
 use partitad::rights::Rights;
 use serde_json::json;
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
+use std::sync::Arc;
 use support::HttpAnswer;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -88,6 +90,47 @@ fn status_report() -> StatusReport {
     }
 }
 
+fn accounts() -> AccountsReport {
+    AccountsReport {
+        time: Nanos(2_000_000_000),
+        memory_used_bytes: 5,
+        energy_nj: None,
+        decisions: 3,
+        applications: Vec::new(),
+        totals: Totals::default(),
+    }
+}
+
+/// Of an application of the user 1001 and one of the user 1002.
+fn events(after: u64) -> EventBatch {
+    let (own, foreign) = (ApplicationId(1), ApplicationId(2));
+    let came = |application, name: &str| Happening::ApplicationCame {
+        application,
+        name: name.into(),
+        tag: None,
+    };
+    let border = |application, to| Happening::Border { application, from: SmSet::EMPTY, to };
+    let why = vec!["So application 1 has 6 SMs.".into(), "So application 2 has 12 SMs.".into()];
+    let decision = Happening::Decision { decision: 9, cause: Cause::Membership, why };
+    let happened = [
+        (Some(1001), came(own, "mine")),
+        (Some(1002), came(foreign, "secret")),
+        (None, decision),
+        (Some(1001), border(own, SmSet::range(0, 6))),
+        (Some(1002), border(foreign, SmSet::range(6, 12))),
+    ];
+    let event = |(sequence, (tenant, what)): (u64, (Option<u32>, Happening))| GpuEvent {
+        sequence,
+        time: Nanos(7),
+        tenant: tenant.map(TenantId),
+        what,
+    };
+    let all = (1..).zip(happened).map(event);
+    let events = all.filter(|event| event.sequence > after).collect();
+    let last = if after == u64::MAX { 0 } else { 5 };
+    EventBatch { events, lost: 0, more: false, last }
+}
+
 /// Answers as a data plane with the applications 1 and 2 would; ends at an empty plan.
 fn answer(ask: Ask) -> Option<Answer> {
     Some(match ask {
@@ -98,6 +141,8 @@ fn answer(ask: Ask) -> Option<Answer> {
             entries: Vec::new(),
             dropped: 3,
         }),
+        Ask::Accounts => Answer::Accounts(Box::new(accounts())),
+        Ask::Events { after } => Answer::Events(events(after)),
         Ask::ClearPlan | Ask::Configure(_) => Answer::Done,
         Ask::CancelLaunches { session: SessionId(1), by: None | Some(TenantId(1001)) } => {
             Answer::Done
@@ -140,6 +185,7 @@ struct Server {
     folder: tempfile::TempDir,
     /// Of each GPU.
     states: Vec<watch::Sender<GpuState>>,
+    book: Arc<Book>,
 }
 
 /// The state of a GPU that such a thread serves.
@@ -174,7 +220,9 @@ impl Server {
         let folder = tempfile::tempdir().unwrap();
         let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
         let own = uid.map_or_else(|| rustix::process::geteuid().as_raw(), |_| ADMIN);
-        let api = Api::new(Gpus::new(lines), Rights::new(own, None));
+        let gpus = Gpus::new(lines);
+        let book = Book::open(gpus.clone(), None);
+        let api = Api::new(gpus, Rights::new(own, None), Arc::clone(&book));
         match uid {
             Some(uid) => {
                 let caller = Caller { uid: Some(uid), is_admin: [0, ADMIN].contains(&uid) };
@@ -185,7 +233,7 @@ impl Server {
                 tokio::spawn(async move { api::serve(listener, api).await });
             }
         }
-        Server { folder, states }
+        Server { folder, states, book }
     }
 
     async fn ask(&self, request: &str, body: &str) -> HttpAnswer {
@@ -201,6 +249,14 @@ impl Server {
         let request = request.to_owned();
         let ask = move || support::ask_for_text(&path, &request, "").unwrap();
         tokio::task::spawn_blocking(ask).await.unwrap()
+    }
+
+    /// The first `most` events for a reader that has read `after`.
+    async fn events(&self, after: Option<&str>, most: usize) -> Vec<support::ServerEvent> {
+        let path = self.folder.path().join("api.sock");
+        let after = after.map(str::to_owned);
+        let read = move || support::read_events(&path, after.as_deref()).take(most).collect();
+        tokio::task::spawn_blocking(read).await.unwrap()
     }
 
     /// Checks that a request fails with this status and a problem that says `words`.
@@ -264,6 +320,118 @@ async fn readiness_follows_the_data_planes() {
     server.states[1].send_modify(|state| state.link = None);
     server.check_problem("GET /-/ready", "", 503, "GPU 1 is not served").await;
     assert_eq!(server.text("GET /-/healthy").await, (200, "healthy\n".into()));
+}
+
+#[tokio::test]
+async fn events_are_told_to_whom_they_concern() {
+    for (uid, told) in [
+        (0, &["application_came", "application_came", "decision", "border", "border"][..]),
+        (1001, &["application_came", "others", "decision", "border"]),
+        (1002, &["others", "application_came", "decision", "border"]),
+        (1003, &["others"]),
+    ] {
+        let server = Server::start(Some(uid)).await;
+        let hello = server.events(None, 1).await.remove(0);
+        assert_eq!(hello.kind, "hello");
+        let epoch = hello.id.split_once('-').unwrap().0.to_owned();
+        let found = server.events(Some(&format!("{epoch}-0")), 1 + told.len()).await;
+        let kinds: Vec<_> = found[1..].iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(kinds, told, "uid {uid}");
+        let all: String = found.iter().map(|event| event.data.to_string()).collect();
+        assert_eq!(all.contains("secret"), [0, 1002].contains(&uid), "{all}");
+        assert_eq!(all.contains("application 2 has"), [0, 1002].contains(&uid), "{all}");
+        let sums = found.iter().find(|event| event.kind == "others");
+        if uid == 1001 {
+            // Where they stand when the reader comes.
+            assert_eq!(sums.unwrap().data, json!({"gpu": 0, "applications": 1, "sms": 12}));
+            assert_eq!(found.last().unwrap().data["to"], "0-5");
+            assert_eq!(found.last().unwrap().id, format!("{epoch}-4"));
+        }
+        let again = server.events(Some("1-1"), 2).await;
+        assert_eq!((again[1].kind.as_str(), &again[1].data), ("lagged", &json!({"missed": 0})));
+    }
+    Server::start(Some(0)).await.check_problem("GET /v1/events?gpu=1", "", 404, "GPU 1").await;
+}
+
+fn reservation(tenant: u32, sms: u16, memory: u64) -> String {
+    let (job, expires) = (format!("job-{tenant}"), 4_000_000_000_u64);
+    json!({
+        "tenant": tenant, "job": job, "sms": sms, "memory_bytes": memory, "expires": expires
+    })
+    .to_string()
+}
+
+#[tokio::test]
+async fn reservations_are_kept_or_refused_with_the_holders() {
+    let server = Server::start(Some(ADMIN)).await;
+    let put = async |id: &str, body: &str| {
+        let answer = server.ask(&format!("PUT /v1/reservations/{id}"), body).await;
+        (answer.status, answer.body)
+    };
+    assert_eq!(put("a", &reservation(1001, 18, 1 << 20)).await.0, 201);
+    assert_eq!(put("a", &reservation(1001, 18, 1 << 20)).await.0, 204, "it is idempotent");
+    let (status, problem) = put("b", &reservation(1002, 7, 0)).await;
+    assert_eq!(status, 409);
+    let holder = &problem["holders"][0];
+    assert_eq!((&holder["reservation"], &holder["sms"]), (&json!("a"), &json!(18)));
+    assert!(problem["detail"].as_str().unwrap().contains("6 SMs and 1072693248 bytes left"));
+    assert_eq!(put("b", &reservation(1002, 6, 1 << 30)).await.0, 409, "memory counts, too");
+    assert_eq!(put("b", &reservation(1002, 6, 0)).await.0, 201);
+    assert_eq!(put("a", &reservation(1001, 19, 0)).await.0, 409);
+    assert_eq!(put("a", &reservation(1001, 12, 0)).await.0, 204, "it may shrink");
+    for (id, body, status, words) in [
+        ("c", "{}".to_owned(), 422, "missing field"),
+        ("c", reservation(1, 0, 0), 422, "`sms` is at least 1"),
+        ("c", reservation(1, 25, 0), 422, "GPU 0 has 24 SMs"),
+        ("c", reservation(1, 1, 0).replace("4000000000", "7"), 422, "`expires` is over"),
+        ("c", reservation(1, 1, 0).replace("job-1", ""), 422, "`job` has 1 to"),
+        ("a%20b", reservation(1, 1, 0), 422, "letters, digits"),
+        ("c", reservation(1, 1, 0).replace('{', "{\"gpu\":3,"), 404, "there is no GPU 3"),
+    ] {
+        server.check_problem(&format!("PUT /v1/reservations/{id}"), &body, status, words).await;
+    }
+    let all = server.ask("GET /v1/reservations", "").await.body;
+    assert_eq!((all[0]["id"].as_str(), all[1]["sms"].as_u64()), (Some("a"), Some(6)));
+    assert_eq!(server.ask("GET /v1/reservations/b", "").await.body["job"], "job-1002");
+    assert_eq!(server.ask("DELETE /v1/reservations/b", "").await.status, 204);
+    server.check_problem("DELETE /v1/reservations/b", "", 404, "no reservation `b`").await;
+    assert_eq!(put("b", &reservation(1002, 12, 0)).await.0, 201);
+}
+
+#[tokio::test]
+async fn reserving_needs_rights() {
+    let server = Server::start(Some(ADMIN + 1)).await;
+    let body = reservation(1001, 1, 0);
+    server.check_problem("PUT /v1/reservations/a", &body, 403, "you are uid 1001").await;
+    server.check_problem("DELETE /v1/reservations/a", "", 403, "you are uid 1001").await;
+    let known = &server.book;
+    for (id, tenant) in [("mine", 1001), ("secret", 1002)] {
+        let request = serde_json::from_str(&reservation(tenant, 1, 0)).unwrap();
+        assert_eq!(known.put(id, request).unwrap(), Put::New);
+    }
+    let seen = server.ask("GET /v1/reservations", "").await.body;
+    assert_eq!((seen.as_array().unwrap().len(), &seen[0]["id"]), (1, &json!("mine")));
+    server.check_problem("GET /v1/reservations/secret", "", 404, "no reservation").await;
+}
+
+#[tokio::test]
+async fn reservations_survive_the_daemon() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("state/reservations.json");
+    let (_sender, state) = watch::channel(gpu_state().await);
+    let gpus = Gpus::new(vec![(GpuHandle::new(state), watch::channel(None).0)]);
+    let open = || Book::open(gpus.clone(), Some(file.clone()));
+    let request = || serde_json::from_str(&reservation(1001, 4, 0)).unwrap();
+    open().put("a", request()).unwrap();
+    let found = open().all();
+    assert_eq!((found.len(), found[0].request()), (1, request()));
+    open().delete("a").unwrap();
+    assert!(open().all().is_empty());
+    std::fs::write(&file, "no book").unwrap();
+    assert!(open().all().is_empty());
+    assert!(file.with_extension("json.bad").exists() && !file.exists());
+    open().put("b", request()).unwrap();
+    assert_eq!(open().all().len(), 1);
 }
 
 #[tokio::test]

@@ -20,6 +20,8 @@ use partitad::api::{self, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
 use partitad::problem::Problem;
+use partitad::reservations::Book;
+use partitad::rights::Rights;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -77,9 +79,11 @@ impl Api {
             let (states, state) = watch::channel(data_plane(Arc::clone(&asked)).await);
             let gpus = Gpus::new(vec![(GpuHandle::new(state), watch::channel(None).0)]);
             let listener = UnixListener::bind(&socket).expect("a new folder");
-            tokio::spawn(api::serve(listener, gpus.clone()));
-            let user = MockConnectInfo(Caller { uid: Some(USER) });
-            (states, api::router(gpus, ADMIN).layer(user))
+            let book = Book::open(gpus.clone(), None);
+            let served = api::Api::new(gpus, Rights::new(ADMIN, None), book);
+            tokio::spawn(api::serve(listener, served.clone()));
+            let user = MockConnectInfo(Caller { uid: Some(USER), is_admin: false });
+            (states, api::router(served).layer(user))
         });
         Api { runtime, socket, routes, asked, _states: states, _folder: folder }
     }
@@ -109,6 +113,11 @@ impl Api {
         let routes = TowerToHyperService::new(self.routes.clone());
         let Ok(answer) = routes.call(request).await;
         let (head, body) = answer.into_parts();
+        let kind = head.headers.get("content-type");
+        if kind.is_some_and(|kind| kind == "text/event-stream") {
+            // It has no end.
+            return;
+        }
         let body = to_bytes(body, MOST_ANSWER).await.expect("a short answer");
         assert!(head.status.as_u16() < 500, "{}: {}", head.status, String::from_utf8_lossy(&body));
         if !head.status.is_success() && !body.is_empty() {
@@ -117,7 +126,7 @@ impl Api {
         let user = TenantId(USER);
         for ask in self.take_asked() {
             let allowed = match ask {
-                Ask::Status => reads,
+                Ask::Status | Ask::Accounts | Ask::Events { .. } => reads,
                 Ask::Trace(of) => reads && of == Some(user),
                 Ask::CancelLaunches { by, .. } => !reads && by == Some(user),
                 _ => false,

@@ -10,7 +10,9 @@ use crate::kernel::Kernel;
 use crate::sessions::{LoadedInstance, Refusal};
 use crate::{Fence, KernelForm};
 use partita_device::{Guards, KernelFacts};
-use partita_model::{CudaResult, DeviceAddress, DeviceFacts, Dim3, LaunchId, TenantId, request};
+use partita_model::{
+    CudaResult, DeviceAddress, DeviceFacts, Dim3, LaunchId, Nanos, TenantId, request,
+};
 
 /// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
 const MAX_GRID: Dim3 = Dim3::new((1 << 31) - 1, 65_535, 65_535);
@@ -48,6 +50,7 @@ impl Checker<'_> {
         let grid = request.grid;
         let spec = Spec {
             id,
+            asked: Nanos(0),
             module: kernel.module,
             lines: kernel.lines.clone(),
             kernel,

@@ -28,6 +28,8 @@ pub(crate) struct Pending {
 #[derive(Clone)]
 pub(crate) struct Spec {
     pub(crate) id: LaunchId,
+    /// Device time of the program's call.
+    pub(crate) asked: Nanos,
     pub(crate) module: ModuleId,
     pub(crate) kernel: Arc<Kernel>,
     pub(crate) lines: Option<Arc<[u32]>>,

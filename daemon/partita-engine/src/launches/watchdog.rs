@@ -23,7 +23,7 @@ use super::waiting::Kind;
 use crate::LogLevel;
 use crate::handover::Handover;
 use crate::turn::{Bug, Turn};
-use partita_model::{ApplicationId, CudaResult, LaunchId, Nanos, SessionId};
+use partita_model::{ApplicationId, CudaResult, Happening, LaunchId, Nanos, SessionId};
 use std::time::Duration;
 
 /// The part of the limit of host time after which a launch is reported, as a divisor.
@@ -114,6 +114,7 @@ impl Launches {
             let text = format!("{what}, and others wait for its SMs: it is ended");
             turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
         } else if is_new {
+            turn.happened(Happening::Stuck { session, application, text: what.clone() });
             let text = format!("{application} ({name}): {what}");
             turn.log(LogLevel::Warning, Some(session), text);
         }

@@ -7,7 +7,9 @@ use crate::sessions::{Call, Then};
 use crate::turn::{Bug, Turn};
 use crate::{Action, CloseReason, LogLevel, Rests};
 use partita_device::{Fault, Outcome};
-use partita_model::{ApplicationId, Console, CudaResult, LaunchId, Nanos, OperationId, SessionId};
+use partita_model::{
+    ApplicationId, Console, CudaResult, Happening, LaunchId, Nanos, OperationId, SessionId,
+};
 
 impl Machines {
     /// The device is done with an operation. Its session fails first, where the operation has.
@@ -101,6 +103,7 @@ impl Machines {
             self.observer.saw_slice(turn, spec, took, round);
         }
         if over.complete {
+            self.meter(turn, id, time);
             self.learn_time(turn, id, time);
             self.learn_alone_whole(turn, id, time);
         }
@@ -180,7 +183,8 @@ impl Machines {
         code: CudaResult,
         text: String,
     ) {
-        if self.sessions.fail(turn, session, code, text) {
+        if self.sessions.fail(turn, session, code, text.clone()) {
+            self.tell_fault(turn, session, code, text);
             self.cancel_work(turn, session);
             turn.push(Effect::PumpWaiting);
         }
@@ -239,10 +243,16 @@ impl Machines {
         let launches = &mut self.launches;
         let side_streams = || launches.forget_session(id);
         // Something of it is in flight, or it is not closing.
+        let application = self.sessions.get(id).map(|session| session.application());
         let released = self.sessions.release_if_done(turn, id, side_streams);
         let Some(released) = released else { return };
+        if let Some(application) = application {
+            turn.happened(Happening::SessionLeft { session: id, application });
+        }
         self.observer.forget_session(id);
         if let Some(application) = released.application {
+            turn.happened(Happening::ApplicationLeft { application });
+            turn.common.meter.application_left(application);
             self.observer.forget_application(application);
             self.launches.forget_application(application);
         }
@@ -253,7 +263,8 @@ impl Machines {
         if self.sessions.is_lost() {
             return;
         }
-        let text = format!("the device was lost: {reason}");
+        let (text, now) = (format!("the device was lost: {reason}"), turn.now());
+        turn.common.meter.device_lost(now);
         self.sessions.device_lost(turn, &text);
         self.launches.device_lost();
         self.handover.device_lost(turn.facts());

@@ -99,6 +99,7 @@ impl Machines {
         let checker = Checker { facts: turn.facts(), ledger: self.handover.ledger() };
         let mut pending = checker.check(id, instance, request)?;
         let spec = &mut pending.spec;
+        spec.asked = turn.now();
         spec.awaits_host = spec.kernel.awaits && record.names_host(spec.params.bytes());
         let tenant = record.identity().tenant;
         let who = (tenant, self.sessions.may_run_unfenced(tenant));

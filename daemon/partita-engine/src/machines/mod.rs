@@ -10,6 +10,7 @@
 //! | `looking` | looks at running launches |
 //! | `alone` | speeds of kernels that have the whole GPU |
 //! | `planning` | the policy's orders, borders, stalls |
+//! | `telling` | what goes into the journal and the meter |
 
 mod alone;
 mod as_written;
@@ -18,6 +19,7 @@ mod launching;
 mod looking;
 mod planning;
 mod slicing;
+mod telling;
 
 use crate::effects::Effect;
 use crate::handover::Handover;

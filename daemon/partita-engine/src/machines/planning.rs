@@ -9,7 +9,9 @@ use crate::observer::Account;
 use crate::sessions::Application;
 use crate::turn::Turn;
 use partita_device::Device;
-use partita_model::{ApplicationId, Nanos, Progress, SmSet, TraceEntry, Traffic};
+use partita_model::{
+    ApplicationId, Happening, Nanos, Progress, ResizeReason, SmSet, TraceEntry, Traffic,
+};
 use partita_policy::{ApplicationObservation, Observation, PlanError};
 use std::collections::BTreeMap;
 
@@ -68,7 +70,9 @@ impl Machines {
             .filter_map(|at| Some(self.seen(turn, at, self.observer.account(at.0)?)))
             .collect();
         let sms = self.handover.unpinned_sms();
+        let before = self.last_decision();
         let moved = self.observer.show(turn, &Observation { now, sms, settled, applications });
+        let reason = self.tell_decision(turn, before);
         let orders = self.observer.policy().orders();
         let parts = orders.plan.parts().clone();
         let mut targets = Targets { sms: orders.plan.iter().collect(), parts };
@@ -77,7 +81,7 @@ impl Machines {
         self.stall(turn);
         self.gate(turn);
         if moved || self.handover.differs(&targets) {
-            self.aim(turn, &targets);
+            self.aim(turn, &targets, reason);
         }
     }
 
@@ -152,8 +156,12 @@ impl Machines {
     // Borders.
 
     /// Sets the owners of SMs, and grants those that are free.
-    fn aim(&mut self, turn: &mut Turn<'_>, targets: &Targets) {
+    fn aim(&mut self, turn: &mut Turn<'_>, targets: &Targets, reason: ResizeReason) {
         let losses = self.handover.aim(targets);
+        if !losses.is_empty() {
+            let now = turn.now();
+            turn.common.meter.resize_began(now, reason);
+        }
         for loss in &losses {
             let lost = loss.from.difference(&loss.to);
             let shrunk = self.launches.shrink(&mut self.handover, loss.application, &lost);
@@ -170,12 +178,16 @@ impl Machines {
     fn announce(&mut self, turn: &mut Turn<'_>, change: &Granted) {
         self.launches.signal_granted(turn, &self.handover, change);
         let Granted { application, from, to } = *change;
-        self.trace.push(TraceEntry::Resize { time: turn.now(), application, from, to });
+        let now = turn.now();
+        turn.common.meter.granted(application, now, &to);
+        turn.happened(Happening::Border { application, from, to });
+        self.trace.push(TraceEntry::Resize { time: now, application, from, to });
     }
 
     /// Grants every SM whose former holder's workers are gone.
     pub(super) fn hand_over(&mut self, turn: &mut Turn<'_>) {
         if !self.handover.is_pending() {
+            self.tell_settled(turn);
             return;
         }
         let launches = &self.launches;
@@ -189,6 +201,7 @@ impl Machines {
         if !gains.is_empty() || self.handover.is_pending() {
             self.launches.look_by(turn.now() + turn.config().handover_tick);
         }
+        self.tell_settled(turn);
     }
 
     // Stalled and gated SMs.

@@ -13,10 +13,22 @@ use partita_model::{
     Timekeeping,
 };
 use partita_policy::calibrated;
-use partita_wire::supervise::{Answer, Ask, PlanRequest, RefusalKind, ToGpu};
+use partita_wire::supervise::{Answer, Ask, FromGpu, PlanRequest, RefusalKind, ToGpu};
 use std::collections::BTreeMap;
 
+/// The most events of one answer.
+const EVENTS_PER_ANSWER: usize = 512;
+
 impl Shell {
+    /// Announces an event to a `partitad` that knows all events before it, once.
+    pub(super) fn announce(&mut self) -> Result<(), ShellError> {
+        if self.announce_after.is_some_and(|last| last < self.engine.last_event()) {
+            self.announce_after = None;
+            self.control.send(FromGpu::News)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn read_control(&mut self) -> Result<(), ShellError> {
         self.control.read()?;
         while let Some(ToGpu { id, ask }) = self.control.next_question()? {
@@ -30,6 +42,12 @@ impl Shell {
         match ask {
             Ask::Heartbeat => Answer::Done,
             Ask::Status => Answer::Status(Box::new(self.status())),
+            Ask::Accounts => Answer::Accounts(Box::new(self.engine.accounts(&*self.device))),
+            Ask::Events { after } => {
+                let batch = self.engine.events_since(after, EVENTS_PER_ANSWER);
+                self.announce_after = (!batch.more).then(|| self.engine.last_event());
+                Answer::Events(batch)
+            }
             Ask::Trace(None) => Answer::Trace(self.engine.trace_report(None)),
             Ask::Trace(Some(tenant)) => Answer::Trace(self.engine.trace_of(tenant)),
             Ask::SetPlan(plan) => self.set_plan(&plan),

@@ -6,7 +6,10 @@
 //! | `resources` | `GET /v1/gpus`, `applications`, `sessions`, `kernels`, `partitions`, `decisions` |
 //! | `plan` | `GET`, `PUT` and `DELETE /v1/plan`: pinned partitions |
 //! | `launches` | `DELETE /v1/sessions/ID/launches` |
+//! | `reservations` | `/v1/reservations`: what schedulers have asked for on behalf of jobs |
 //! | `trace` | `GET /v1/trace` |
+//! | `events` | `GET /v1/events`: what happens, as it happens |
+//! | `metrics` | `GET /metrics` |
 //! | `forecast` | `/v1/predict`, `/v1/advice`: forecasts; they change nothing |
 //! | `health` | `GET /-/healthy`, `/-/ready`, `/v1/build` |
 //!
@@ -22,18 +25,27 @@
 //! to the data plane, and the answer becomes the response.
 
 mod body;
+mod events;
 mod forecast;
 mod health;
 mod launches;
+mod metrics;
 mod openapi;
 mod plan;
+mod reservations;
 mod resources;
 mod status;
 mod trace;
 
+pub(crate) use resources::uuid_text;
+
 use crate::connections;
+use crate::events::Hub;
 use crate::gpus::{Gpu, Gpus};
+use crate::keeper::Keeper;
+use crate::places::{Limits, Places};
 use crate::problem::Problem;
+use crate::reservations::Book;
 use crate::rights::Rights;
 use axum::Router;
 use axum::extract::Query;
@@ -41,14 +53,19 @@ use axum::extract::rejection::QueryRejection;
 use axum::http::{StatusCode, header};
 use axum::middleware::from_fn;
 use axum::routing::get;
+pub use metrics::serve_metrics;
 pub use openapi::document;
 use partita_model::{GpuNumber, TenantId};
 use partita_wire::supervise::{Answer, Ask};
 use serde::Deserialize;
+use std::sync::Arc;
 use tokio::net::UnixListener;
 use utoipa::IntoParams;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
+
+/// Readers of events at a time.
+const READERS: Limits = Limits { all: 1024, user: 64, admin: 1024 };
 
 /// The user at the other end of a connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -81,13 +98,18 @@ enum Sight {
 pub struct Api {
     gpus: Gpus,
     rights: Rights,
+    hub: Arc<Hub>,
+    book: Arc<Book>,
+    /// Places of readers of events.
+    readers: Arc<Places>,
 }
 
 impl Api {
     /// The API of these GPUs.
     #[must_use]
-    pub fn new(gpus: Gpus, rights: Rights) -> Api {
-        Api { gpus, rights }
+    pub fn new(gpus: Gpus, rights: Rights, book: Arc<Book>) -> Api {
+        let (hub, readers) = (Hub::new(gpus.clone()), Places::new(READERS, rights.own()));
+        Api { gpus, rights, hub, book, readers }
     }
 }
 
@@ -105,8 +127,13 @@ type Asked = Result<Query<Of>, QueryRejection>;
 
 /// Serves the API until it is dropped.
 pub async fn serve(listener: UnixListener, api: Api) {
-    let rights = api.rights.clone();
-    connections::serve(listener, router(api), rights).await;
+    let (rights, hub) = (api.rights.clone(), Arc::clone(&api.hub));
+    let keeper = Keeper::new(api.gpus.clone(), Arc::clone(&api.book));
+    tokio::join!(
+        connections::serve(listener, router(api), rights),
+        Arc::clone(&hub).collect(),
+        keeper.keep(hub)
+    );
 }
 
 /// The routes.
@@ -134,9 +161,13 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(resources::decisions))
         .routes(routes!(plan::plan, plan::set_plan, plan::clear_plan))
         .routes(routes!(launches::cancel_launches))
+        .routes(routes!(reservations::reservations))
+        .routes(routes!(reservations::reservation, reservations::reserve, reservations::unreserve))
         .routes(routes!(trace::trace))
         .routes(routes!(forecast::present, forecast::forecast))
         .routes(routes!(forecast::pairs, forecast::advice))
+        .routes(routes!(events::events))
+        .routes(routes!(metrics::metrics))
         .routes(routes!(health::healthy))
         .routes(routes!(health::ready))
         .routes(routes!(health::build))

@@ -43,7 +43,9 @@ pub(super) async fn set_plan(
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
     let Json(plan) = plan?;
-    change(api.one(asked)?, Ask::SetPlan(plan)).await
+    let done = change(api.one(asked)?, Ask::SetPlan(plan)).await?;
+    api.book.changed.notify_one();
+    Ok(done)
 }
 
 /// Gives every partition back to the policy. Needs the right to change.
@@ -60,5 +62,8 @@ pub(super) async fn clear_plan(
     asked: Asked,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
-    change(api.one(asked)?, Ask::ClearPlan).await
+    let done = change(api.one(asked)?, Ask::ClearPlan).await?;
+    // Reservations stay in force.
+    api.book.changed.notify_one();
+    Ok(done)
 }

@@ -179,7 +179,7 @@ impl Api {
 }
 
 /// A UUID as NVIDIA's tools print it.
-pub(super) fn uuid_text(uuid: &[u8; 16]) -> String {
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|byte| format!("{byte:02x}")).collect();
     let [a, b, c, d, e] = [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]];
     format!("GPU-{a}-{b}-{c}-{d}-{e}")

@@ -1,7 +1,7 @@
 //! HTTP over a Unix socket, as much of it as tests need.
 
 use serde_json::Value;
-use std::io::{ErrorKind, Read, Write};
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -13,6 +13,43 @@ const PATIENCE: Duration = Duration::from_secs(180);
 pub struct HttpAnswer {
     pub status: u16,
     pub body: Value,
+}
+
+/// One server-sent event.
+#[derive(Debug)]
+#[allow(dead_code, reason = "not every test that uses this module reads events")]
+pub struct ServerEvent {
+    pub id: String,
+    pub kind: String,
+    pub data: Value,
+}
+
+/// The events that a reader gets after the one with this id.
+#[allow(dead_code, reason = "not every test that uses this module reads events")]
+pub fn read_events(
+    socket: &Path,
+    after: Option<&str>,
+) -> impl Iterator<Item = ServerEvent> + use<> {
+    let mut stream = UnixStream::connect(socket).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    let after = after.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
+    write!(stream, "GET /v1/events HTTP/1.1\r\nHost: partita\r\n{after}\r\n").unwrap();
+    let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+    assert!(lines.next().unwrap().contains(" 200 "), "no events");
+    std::iter::from_fn(move || {
+        let mut event = ServerEvent { id: String::new(), kind: String::new(), data: Value::Null };
+        for line in &mut lines {
+            match line.split_once(": ") {
+                Some(("id", id)) => event.id = id.into(),
+                Some(("event", kind)) => event.kind = kind.into(),
+                Some(("data", data)) => event.data = serde_json::from_str(data).unwrap(),
+                _ if line.is_empty() && !event.kind.is_empty() => return Some(event),
+                // The sizes of chunks, and fields of the head.
+                _ => {}
+            }
+        }
+        None
+    })
 }
 
 /// Sends `METHOD /path` with a body and reads the answer. Nothing where nobody listens.

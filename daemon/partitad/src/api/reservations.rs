@@ -1,0 +1,115 @@
+//! `/v1/reservations`: what schedulers have asked for on behalf of jobs.
+//!
+//! Administrators see and change all of them; every other user sees its own.
+
+use super::{Api, Caller, Sight};
+use crate::problem::{Json, Problem};
+use crate::reservations::Put;
+use axum::extract::rejection::PathRejection;
+use axum::extract::{ConnectInfo, Path, State};
+use axum::http::StatusCode;
+use partita_model::{Reservation, ReservationRequest};
+
+type Named = Result<Path<String>, PathRejection>;
+
+/// All reservations that the caller may see, in order of id.
+#[utoipa::path(
+    get,
+    path = "/v1/reservations",
+    tag = "reservations",
+    responses((status = OK, body = Vec<Reservation>))
+)]
+pub(super) async fn reservations(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+) -> axum::Json<Vec<Reservation>> {
+    axum::Json(api.reservations_of(caller).collect())
+}
+
+/// One reservation.
+#[utoipa::path(
+    get,
+    path = "/v1/reservations/{id}",
+    tag = "reservations",
+    params(("id" = String, Path, description = "the id that the scheduler has chosen")),
+    responses((status = OK, body = Reservation))
+)]
+pub(super) async fn reservation(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    id: Named,
+) -> Result<axum::Json<Reservation>, Problem> {
+    let id = named(id)?;
+    let found = api.reservations_of(caller).find(|one| one.id == id);
+    found.map(axum::Json).ok_or_else(|| unknown(&id))
+}
+
+/// Reserves SMs and memory for a job, or changes that. The same request again changes nothing.
+///
+/// The job's application is the one of that user with the tag `job`. Where others have reserved
+/// what is asked for, the answer is 409, and `holders` says who has what.
+#[utoipa::path(
+    put,
+    path = "/v1/reservations/{id}",
+    tag = "reservations",
+    params(("id" = String, Path, description = "the id that the scheduler chooses")),
+    request_body = ReservationRequest,
+    responses(
+        (status = CREATED, description = "the reservation is new"),
+        (status = NO_CONTENT, description = "it was there; its numbers are these now")
+    )
+)]
+pub(super) async fn reserve(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    id: Named,
+    request: Result<Json<ReservationRequest>, Problem>,
+) -> Result<StatusCode, Problem> {
+    api.admit(caller)?;
+    let (id, Json(request)) = (named(id)?, request?);
+    match api.book.put(&id, request)? {
+        Put::New => Ok(StatusCode::CREATED),
+        Put::Kept => Ok(StatusCode::NO_CONTENT),
+    }
+}
+
+/// Ends a reservation.
+#[utoipa::path(
+    delete,
+    path = "/v1/reservations/{id}",
+    tag = "reservations",
+    params(("id" = String, Path, description = "the id that the scheduler has chosen")),
+    responses((status = NO_CONTENT))
+)]
+pub(super) async fn unreserve(
+    State(api): State<Api>,
+    ConnectInfo(caller): ConnectInfo<Caller>,
+    id: Named,
+) -> Result<StatusCode, Problem> {
+    api.admit(caller)?;
+    let id = named(id)?;
+    match api.book.delete(&id)? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(unknown(&id)),
+    }
+}
+
+impl Api {
+    fn reservations_of(&self, caller: Caller) -> impl Iterator<Item = Reservation> + use<> {
+        let sight = caller.sight();
+        let is_seen = move |one: &Reservation| match sight {
+            Sight::All => true,
+            Sight::Own(tenant) => one.tenant == tenant,
+        };
+        self.book.all().into_iter().filter(is_seen)
+    }
+}
+
+fn named(id: Named) -> Result<String, Problem> {
+    let Path(id) = id.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    Ok(id)
+}
+
+fn unknown(id: &str) -> Problem {
+    Problem::new(StatusCode::NOT_FOUND, format!("there is no reservation `{id}`"))
+}

@@ -1,0 +1,267 @@
+//! The book of reservations: what schedulers have asked for, who may have what, and the file in
+//! which the book survives.
+//!
+//! Invariants: the reservations of a GPU never sum up to more SMs or memory than the GPU has. A
+//! change is in the file before it is answered. A file that cannot be read is put aside with a
+//! warning and never ends the daemon.
+//!
+//! [`crate::keeper`] gives the applications of jobs their SMs.
+
+use crate::gpus::Gpus;
+use crate::problem::{Holder, Problem};
+use axum::http::StatusCode;
+use partita_model::{ApplicationId, GpuNumber, Reservation, ReservationRequest};
+use std::collections::BTreeMap;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+use tokio::sync::Notify;
+
+/// Reservations at a time.
+const MOST: usize = 1024;
+/// The longest id, and the longest name of a job, in bytes.
+const ID_BYTES: usize = 64;
+const JOB_BYTES: usize = 256;
+/// The largest file.
+const FILE_BYTES: u64 = 4 << 20;
+
+/// The book.
+#[derive(Debug)]
+pub struct Book {
+    gpus: Gpus,
+    file: Option<PathBuf>,
+    known: Mutex<BTreeMap<String, Reservation>>,
+    /// Told at every change.
+    pub(crate) changed: Notify,
+}
+
+/// What became of a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Put {
+    /// The reservation is new.
+    New,
+    /// It was there, perhaps with other numbers.
+    Kept,
+}
+
+impl Book {
+    /// The book of these GPUs, kept in `file`; without one it lasts as long as the daemon.
+    #[must_use]
+    pub fn open(gpus: Gpus, file: Option<PathBuf>) -> Arc<Book> {
+        let known = file.as_deref().map(read).unwrap_or_default();
+        Arc::new(Book { gpus, file, known: Mutex::new(known), changed: Notify::new() })
+    }
+
+    /// Every reservation that has not expired, in order of id.
+    #[must_use]
+    pub fn all(&self) -> Vec<Reservation> {
+        let now = now();
+        self.lock().values().filter(|one| one.expires > now).cloned().collect()
+    }
+
+    /// When the next one expires, in seconds since 1970.
+    #[must_use]
+    pub fn next_expiry(&self) -> Option<u64> {
+        self.lock().values().map(|one| one.expires).min()
+    }
+
+    /// Enters a reservation, or changes it.
+    ///
+    /// # Errors
+    /// A problem, where the request cannot be, or where others have what it asks for; nothing has
+    /// changed then.
+    pub fn put(&self, id: &str, request: ReservationRequest) -> Result<Put, Problem> {
+        self.check(id, &request)?;
+        let mut known = self.lock();
+        let now = now();
+        let mut after = known.clone();
+        after.retain(|_, one| one.expires > now);
+        let before = after.get(id).map(Reservation::request);
+        if before.as_ref() == Some(&request) {
+            return Ok(Put::Kept);
+        }
+        if before.is_none() && after.len() >= MOST {
+            let detail = format!("there are {MOST} reservations, and no more can be: delete some");
+            return Err(Problem::new(StatusCode::CONFLICT, detail));
+        }
+        let others: Vec<&Reservation> =
+            after.values().filter(|one| one.gpu == request.gpu && one.id != id).collect();
+        self.fits(&request, &others)?;
+        after.insert(id.into(), Reservation::new(id.into(), request));
+        self.write(&after)?;
+        *known = after;
+        drop(known);
+        self.changed.notify_one();
+        Ok(if before.is_some() { Put::Kept } else { Put::New })
+    }
+
+    /// Ends a reservation. Whether there was one.
+    ///
+    /// # Errors
+    /// Where the file cannot be written; the reservation stays then.
+    pub fn delete(&self, id: &str) -> Result<bool, Problem> {
+        let mut known = self.lock();
+        let mut after = known.clone();
+        if after.remove(id).is_none() {
+            return Ok(false);
+        }
+        self.write(&after)?;
+        *known = after;
+        drop(known);
+        self.changed.notify_one();
+        Ok(true)
+    }
+
+    /// Forgets what has expired.
+    pub fn expire(&self) {
+        let mut known = self.lock();
+        let (now, before) = (now(), known.len());
+        known.retain(|_, one| one.expires > now);
+        if known.len() < before
+            && let Err(problem) = self.write(&known)
+        {
+            tracing::warn!("{}", problem.detail);
+        }
+    }
+
+    /// Notes which application has the SMs of a reservation, or why none has.
+    pub fn note(&self, id: &str, application: Option<ApplicationId>, why: Option<String>) {
+        if let Some(one) = self.lock().get_mut(id) {
+            (one.application, one.why) = (application, why);
+        }
+    }
+
+    fn check(&self, id: &str, request: &ReservationRequest) -> Result<(), Problem> {
+        let invalid = |detail: String| Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+        if id.is_empty() || id.len() > ID_BYTES || !id.bytes().all(is_letter) {
+            return invalid(format!(
+                "the id of a reservation has 1 to {ID_BYTES} letters, digits, `.`, `_` and `-`"
+            ));
+        }
+        if request.job.is_empty() || request.job.len() > JOB_BYTES {
+            return invalid(format!("`job` has 1 to {JOB_BYTES} bytes: the tag of the job"));
+        }
+        if request.sms == 0 {
+            return invalid("`sms` is at least 1".into());
+        }
+        if request.expires <= now() {
+            return invalid(
+                "`expires` is over: it is the end of the reservation, in seconds since 1970".into(),
+            );
+        }
+        Ok(())
+    }
+
+    fn fits(&self, request: &ReservationRequest, others: &[&Reservation]) -> Result<(), Problem> {
+        let number = request.gpu;
+        let gpu = self.gpus.get(number).ok_or_else(|| {
+            let last = self.gpus.all().len() - 1;
+            let detail = format!("there is no {number}: the last one is GPU {last}");
+            Problem::new(StatusCode::NOT_FOUND, detail)
+        })?;
+        let facts = gpu.handle.state().facts.ok_or(crate::link::AskError::Gone)?;
+        let (sms, memory) = (u64::from(facts.sm_count), facts.memory.0);
+        if u64::from(request.sms) > sms || request.memory_bytes > memory {
+            let detail = format!("{number} has {sms} SMs and {memory} bytes of memory");
+            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+        }
+        let free_sms = sms - others.iter().map(|one| u64::from(one.sms)).sum::<u64>().min(sms);
+        let taken = others.iter().fold(0_u64, |all, one| all.saturating_add(one.memory_bytes));
+        let free_memory = memory.saturating_sub(taken);
+        if u64::from(request.sms) <= free_sms && request.memory_bytes <= free_memory {
+            return Ok(());
+        }
+        let detail = format!(
+            "{number} has {free_sms} SMs and {free_memory} bytes left that nobody has reserved; \
+             `holders` says who has the rest"
+        );
+        let holder = |one: &&Reservation| Holder {
+            reservation: one.id.clone(),
+            tenant: one.tenant,
+            job: one.job.clone(),
+            sms: one.sms,
+            memory_bytes: one.memory_bytes,
+            expires: one.expires,
+        };
+        let mut problem = Problem::new(StatusCode::CONFLICT, detail);
+        problem.holders = others.iter().map(holder).collect();
+        Err(problem)
+    }
+
+    fn write(&self, all: &BTreeMap<String, Reservation>) -> Result<(), Problem> {
+        let Some(file) = &self.file else { return Ok(()) };
+        let requests: BTreeMap<&str, ReservationRequest> =
+            all.iter().map(|(id, one)| (id.as_str(), one.request())).collect();
+        replace(file, &requests).map_err(|error| {
+            let detail = format!("{}: {error}: no reservation can be kept", file.display());
+            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Reservation>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The time in seconds since 1970.
+pub(crate) fn now() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs()
+}
+
+/// The file of a daemon that serves in this folder. Daemons of one user share the state folder.
+#[must_use]
+pub fn file_in(state_dir: &Path, socket_dir: &Path) -> PathBuf {
+    let name: String = socket_dir
+        .to_string_lossy()
+        .trim_matches('/')
+        .chars()
+        .map(|c| if c.is_ascii_alphanumeric() { c } else { '-' })
+        .collect();
+    state_dir.join(format!("reservations-{name}.json"))
+}
+
+fn read(file: &Path) -> BTreeMap<String, Reservation> {
+    match try_read(file) {
+        Ok(found) => found,
+        Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
+        Err(error) => {
+            let aside = file.with_extension("json.bad");
+            tracing::warn!(
+                "{}: {error}: its reservations are lost, and it is put aside as {}",
+                file.display(),
+                aside.display()
+            );
+            drop(std::fs::rename(file, aside));
+            BTreeMap::new()
+        }
+    }
+}
+
+fn try_read(file: &Path) -> io::Result<BTreeMap<String, Reservation>> {
+    if std::fs::metadata(file)?.len() > FILE_BYTES {
+        return Err(io::Error::other(format!("it is over {FILE_BYTES} bytes long")));
+    }
+    let found: BTreeMap<String, ReservationRequest> =
+        serde_json::from_slice(&std::fs::read(file)?)?;
+    let found = found.into_iter().take(MOST);
+    Ok(found.map(|(id, request)| (id.clone(), Reservation::new(id, request))).collect())
+}
+
+/// Replaces the file by another: a crash leaves one of the two.
+fn replace(file: &Path, contents: &impl serde::Serialize) -> io::Result<()> {
+    let folder = file.parent().unwrap_or(Path::new("."));
+    std::fs::create_dir_all(folder)?;
+    let new = file.with_extension("json.new");
+    let mut written = std::fs::File::create(&new)?;
+    serde_json::to_writer(&mut written, contents)?;
+    written.flush()?;
+    written.sync_all()?;
+    std::fs::rename(new, file)
+}
+
+/// The reservations of one GPU.
+pub(crate) fn on(all: &[Reservation], gpu: GpuNumber) -> Vec<&Reservation> {
+    all.iter().filter(|one| one.gpu == gpu).collect()
+}
