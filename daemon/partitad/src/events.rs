@@ -143,15 +143,15 @@ impl Hub {
         let gpu = &self.gpus.all()[index];
         let mut progress = self.progress[index].lock().await;
         if !progress.link.as_ref().is_some_and(|known| Arc::ptr_eq(known, link)) {
-            let is_first = progress.link.is_none();
-            *progress = Progress { link: Some(Arc::clone(link)), after: 0 };
-            if is_first {
-                // Nobody has an id of an event before this one.
-                self.know(gpu, link).await?;
-                progress.after = batch(link, u64::MAX).await?.last;
-            } else {
+            let mut after = 0;
+            if progress.link.is_some() {
                 self.restarted(gpu);
+            } else {
+                // Nobody has an id of an event before this one.
+                after = batch(link, u64::MAX).await?.last;
+                self.know(gpu, link).await?;
             }
+            *progress = Progress { link: Some(Arc::clone(link)), after };
         }
         let batch = batch(link, progress.after).await?;
         progress.after = batch.events.last().map_or(progress.after, |event| event.sequence);

@@ -106,15 +106,17 @@ impl Keeper {
         else {
             return Err(AskError::Gone);
         };
-        let own = self.pinned.remove(&gpu.number).unwrap_or_default();
         let (applications, partitions) = (&accounts.applications, &status.partitions);
-        let Wanted { pins, notes } =
-            wanted(status.gpu.sms, reservations, applications, (partitions, &own));
         let in_force: Pins = partitions
             .iter()
             .filter(|partition| partition.pinned)
             .map(|partition| (partition.application, partition.sms))
             .collect();
+        // What somebody else has replaced is the keeper's no longer.
+        let mut own = self.pinned.get(&gpu.number).cloned().unwrap_or_default();
+        own.retain(|id, sms| in_force.get(id) == Some(sms));
+        let Wanted { pins, notes } =
+            wanted(status.gpu.sms, reservations, applications, (partitions, &own));
         let foreign = in_force.iter().filter(|(id, sms)| own.get(id) != Some(sms));
         let all: Pins = foreign.chain(&pins).map(|(id, sms)| (*id, *sms)).collect();
         let refused = if all == in_force { None } else { pin(gpu, &all).await? };
@@ -130,8 +132,9 @@ impl Keeper {
             self.book.note(&id, application, why);
         }
         let kept = if refused.is_some() { own } else { pins };
-        if !kept.is_empty() {
-            self.pinned.insert(gpu.number, kept);
+        match kept.is_empty() {
+            true => drop(self.pinned.remove(&gpu.number)),
+            false => drop(self.pinned.insert(gpu.number, kept)),
         }
         Ok(is_done)
     }

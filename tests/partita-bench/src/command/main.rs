@@ -5,6 +5,7 @@
 //!
 //! | module | subject |
 //! | --- | --- |
+//! | `api` | the API: requests beside launches, readers of events, metrics |
 //! | `cd_search` | CD-search against even shares, MPS, time slices and an oracle |
 //! | `copies` | transfer time that kernels hide |
 //! | `emulator` | the emulated GPU: its speed, its start, its timing model |
@@ -22,6 +23,7 @@
 //! | `slate` | Slate's table against MPS, time slices, even shares and an oracle |
 //! | `wire` | the border between processes |
 
+mod api;
 mod cd_search;
 mod copies;
 mod emulator;
@@ -54,6 +56,7 @@ struct Cli {
 
 #[derive(Subcommand, Debug)]
 enum Command {
+    Api(api::ApiArgs),
     CdSearch(cd_search::CdSearchArgs),
     Copies(copies::CopiesArgs),
     Emu(emulator::EmuArgs),
@@ -73,6 +76,7 @@ enum Command {
 
 fn main() -> ExitCode {
     partita_cli::end(match Cli::parse().command {
+        Command::Api(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::CdSearch(args) => args.execute(),
         Command::Copies(args) => args.execute(),
         Command::Emu(args) => args.execute(),

@@ -35,7 +35,7 @@ Examples:
 No other program should run: it slows figures and yardsticks by different factors.";
 
 /// The device: everything of the emulated GPU but the kernels.
-const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
+pub(crate) const DEVICE: &str = "emu:h200,timing=off,kernels=off,sharing=mps,call=off";
 const LAUNCHES: usize = 200_000;
 const CTAS: u32 = 1000;
 const ROUND_TRIPS: usize = 20_000;
@@ -89,7 +89,7 @@ pub struct WireArgs {
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
-enum WireError {
+pub(crate) enum WireError {
     #[error("a session cannot begin: {0}")]
     Connect(#[from] ConnectError),
     #[error("a call failed: {0}")]
@@ -112,12 +112,12 @@ enum WireError {
 }
 
 /// A configuration for a daemon of many clients, which are all of one user.
-struct Config {
+pub(crate) struct Config {
     file: tempfile::NamedTempFile,
 }
 
 impl Config {
-    fn new(partitioner: &str) -> Result<Config, WireError> {
+    pub(crate) fn new(partitioner: &str) -> Result<Config, WireError> {
         let mut file = tempfile::NamedTempFile::new().map_err(WireError::Config)?;
         write!(file, "[policy]\npartitioner = \"{partitioner}\"\nsessions_per_user = {SESSIONS}\n")
             .map_err(WireError::Config)?;
@@ -125,7 +125,7 @@ impl Config {
     }
 
     /// What the daemon gets.
-    fn arguments(&self) -> [&str; 2] {
+    pub(crate) fn arguments(&self) -> [&str; 2] {
         ["--config", self.file.path().to_str().unwrap_or_default()]
     }
 }
@@ -228,13 +228,13 @@ impl WireArgs {
 }
 
 /// A session with the kernel.
-struct Client {
-    session: Session,
+pub(crate) struct Client {
+    pub(crate) session: Session,
     module: LoadedModule,
 }
 
 impl Client {
-    fn connect(folder: &Path) -> Result<Client, WireError> {
+    pub(crate) fn connect(folder: &Path) -> Result<Client, WireError> {
         Ok(Client::new(Session::connect(folder)?)?)
     }
 
@@ -245,7 +245,7 @@ impl Client {
         Ok(Client { session, module })
     }
 
-    fn launch(&self, ctas: u32) -> Result<(), CallError> {
+    pub(crate) fn launch(&self, ctas: u32) -> Result<(), CallError> {
         self.session.launch(Launch {
             module: self.module.module,
             kernel: 0,
@@ -420,7 +420,7 @@ fn when_empty(folder: &Path) -> Result<u32, WireError> {
 }
 
 /// Resident memory of a process, shared memory included.
-fn resident_bytes(pid: u32) -> Result<u64, WireError> {
+pub(crate) fn resident_bytes(pid: u32) -> Result<u64, WireError> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status"))
         .map_err(|source| WireError::Memory { pid, source })?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
