@@ -50,6 +50,8 @@
 //! is `partita-gpu`'s.
 
 mod bytes;
+#[cfg(feature = "supervision")]
+pub mod call;
 mod call_error;
 mod client_end;
 mod facts;

@@ -1,17 +1,19 @@
 //! Messages between `partitad` and `partita-gpu`.
 //!
-//! Two sockets join them, made by `partitad` before it starts `partita-gpu`:
+//! Two sockets join them, which `partitad` makes and hands over in a [`crate::call`]:
 //!
 //! - **control** (`SOCK_STREAM`): frames of a little-endian `u32` length and that many bytes of
 //!   JSON. `partita-gpu` first sends [`FromGpu::Ready`]; then every [`ToGpu`] gets one
 //!   [`FromGpu::Answer`] with its id, in any order, and every [`HandOver`] one
 //!   [`FromGpu::ClientAnswered`]: a client without it goes to the next `partita-gpu`. End of file
-//!   on it means that the other side is gone: `partita-gpu` ends then, `partitad` starts a new one.
+//!   on it means that the other side is gone. `partita-gpu` then waits for the next call, and
+//!   `partitad` calls again or starts a new process.
 //! - **sessions** (`SOCK_SEQPACKET`, one way): each packet is the JSON of a [`HandOver`] with the
 //!   client's socket as its only file descriptor.
 //!
-//! The two belong to one package of one version, so they negotiate nothing. Every message is
-//! checked all the same: a bug in one must not become a hang of the other.
+//! The two may be of different versions while the package is upgraded: the call tells the versions,
+//! and nothing here changes its meaning within one major version of [`crate::call::CONTROL`].
+//! Every message is checked: a bug in one side must not become a hang of the other.
 //!
 //! There is no I/O in this module: [`encode`] makes bytes, [`FrameReader`] takes them apart.
 
@@ -74,6 +76,11 @@ pub enum Ask {
     },
     /// Puts this configuration in force, answered by [`Answer::Done`] or [`Answer::Refused`].
     Configure(GpuConfig),
+    /// Ends the process once it has no session: it is of an older version. Answered by
+    /// [`Answer::Done`].
+    EndWhenIdle,
+    /// Ends the process with all its sessions. The end of the process is the answer.
+    End,
 }
 
 /// A plan as an administrator writes it: the body of `PUT /v1/plan`.
@@ -100,11 +107,8 @@ pub struct PlannedPartition {
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FromGpu {
-    /// The device is there and sessions may come. Sent once, first.
-    Ready {
-        /// The device.
-        facts: DeviceFacts,
-    },
+    /// The device is there and sessions may come. Sent once on each line, first.
+    Ready(Box<Ready>),
     /// The answer to one request.
     Answer {
         /// The request's id.
@@ -120,6 +124,21 @@ pub enum FromGpu {
         /// The session of its [`HandOver`].
         session: SessionId,
     },
+}
+
+/// What a `partitad` that has just begun has to know of a `partita-gpu` that may be older.
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
+pub struct Ready {
+    /// The device.
+    pub facts: DeviceFacts,
+    /// The process.
+    pub pid: u32,
+    /// The version of its package.
+    pub version: String,
+    /// No session of this id or a greater one has been here.
+    pub next_session: SessionId,
+    /// The configuration in force, where one was given.
+    pub config: Option<GpuConfig>,
 }
 
 /// An answer of `partita-gpu`.
@@ -313,6 +332,8 @@ mod tests {
             Ask::Trace(None),
             Ask::Trace(Some(TenantId(7))),
             Ask::ClearPlan,
+            Ask::End,
+            Ask::EndWhenIdle,
             Ask::CancelLaunches { session: SessionId(4), by: Some(TenantId(7)) },
             Ask::Configure(GpuConfig {
                 policy: PolicyConfig {
@@ -330,8 +351,14 @@ mod tests {
         ] {
             check(ToGpu { id: 9, ask });
         }
-        check(FromGpu::Ready { facts: facts() });
         check(FromGpu::News);
+        check(FromGpu::Ready(Box::new(Ready {
+            facts: facts(),
+            pid: 4,
+            version: "1".into(),
+            next_session: SessionId(7),
+            config: Some(GpuConfig::default()),
+        })));
         check(FromGpu::ClientAnswered { session: SessionId(u64::MAX) });
         let residency = TraceEntry::Residency {
             change: ResidencyChange {

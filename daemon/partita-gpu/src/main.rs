@@ -1,29 +1,39 @@
-//! `partita-gpu`, which `partitad` starts; the library's page describes it.
+//! `partita-gpu`, which `partitad` or systemd starts; the library's page describes it.
 
 use clap::Parser;
 use partita_gpu::device;
-use partita_gpu::shell::{Shell, ShellError};
+use partita_gpu::door::{Caller, Door};
+use partita_gpu::shell::{Grace, Shell, ShellError};
 use partita_gpu::store::Store;
+use partita_gpu::systemd::Systemd;
+use partita_wire::call::{Call, CallAnswer, Want};
 use rustix::process::{Signal, set_parent_process_death_signal};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::AsFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// The system's allocator takes a fifth of a launch's time in this process.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// Partita's data plane, which partitad starts. Its standard input is the control socket, its
-/// standard output the sessions socket.
+/// How long the process waits for its first call.
+const FIRST_CALL: Duration = Duration::from_secs(60);
+
+/// The longest sleep while no device is open.
+const LOOK_AROUND: Duration = Duration::from_secs(1);
+
+/// Partita's data plane, which partitad or systemd starts. Its standard input is the listening
+/// socket on which partitad calls.
 #[derive(Parser)]
 #[command(name = "partita-gpu", version, about)]
 struct Options {
     /// The GPU to serve: `cuda`, or `cuda:NUMBER`; `auto`, the first GPU where there is one, else
     /// the emulated one; `emu`, or `emu:SPEC` for a specification by name or file; after it
     /// options: `timing=off`, `weak`, `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
-    /// `capability=MAJOR.MINOR`, `record=FILE`.
-    #[arg(long, value_name = "DEVICE", required_unless_present = "count")]
+    /// `capability=MAJOR.MINOR`, `record=FILE` [default: the GPU that partitad names in its call]
+    #[arg(long, value_name = "DEVICE")]
     device: Option<String>,
 
     /// Only say how many GPUs the driver shows, 0 where there is none.
@@ -33,26 +43,57 @@ struct Options {
     /// Where what is measured of the device and of kernels is kept; without it, nowhere.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+
+    /// How long sessions go on while there is no partitad [default: as long as they last]
+    #[arg(long, value_name = "SECONDS")]
+    grace: Option<u64>,
+
+    /// End when the parent process ends, in whatever way.
+    #[arg(long)]
+    end_with_parent: bool,
 }
 
 fn main() -> ExitCode {
     let options = Options::parse();
     let _log = partita_log::init();
-    // The process also ends when the control socket closes. The signal covers the case that nothing
-    // reads the socket any more.
-    if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
+    if options.end_with_parent
+        && let Err(error) = set_parent_process_death_signal(Some(Signal::KILL))
+    {
         tracing::warn!(%error, "cannot die with partitad");
     }
     partita_gpu::host_memory::be_the_first_to_go();
-    let Some(text) = options.device else {
+    if options.count {
         println!("{}", device::count_gpus());
         return ExitCode::SUCCESS;
+    }
+    match serve(options) {
+        Ok(code) => code,
+        Err(error) => {
+            tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(options: Options) -> Result<ExitCode, ShellError> {
+    let mut systemd = Systemd::from_environment();
+    let door = door()?;
+    systemd.tell("waiting for partitad");
+    let (text, mut caller) = match options.device {
+        Some(text) => (text, None),
+        None => match first_call(&door, &mut systemd)? {
+            Some((text, caller)) => (text, Some(caller)),
+            None => return Ok(ExitCode::SUCCESS),
+        },
     };
     let device = match device::open(&text, options.state_dir.as_deref()) {
         Ok(device) => device,
         Err(error) => {
+            if let Some(caller) = caller {
+                caller.answer(&CallAnswer::Never { text: error.to_string() });
+            }
             partita_log::last_words(&format!("partita-gpu: {error}"));
-            return ExitCode::from(2);
+            return Ok(ExitCode::from(2));
         }
     };
     let store = options.state_dir.and_then(|folder| {
@@ -62,30 +103,48 @@ fn main() -> ExitCode {
         };
         store.map_err(complain).ok()
     });
-    let store = store.map(Arc::new);
-    let result = sockets()
-        .and_then(|(control, sessions)| Shell::new(device, &text, store, control, sessions)?.run());
-    match result {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            tracing::error!("{error}");
-            ExitCode::FAILURE
-        }
+    let line = caller.as_mut().and_then(Caller::take_line);
+    if let Some(caller) = caller {
+        caller.answer(&CallAnswer::Connected);
     }
+    systemd.tell(&format!("serving {text}"));
+    let grace = Grace(options.grace.map(Duration::from_secs));
+    let shell = Shell::new(device, &text, store.map(Arc::new), door, line, (grace, systemd))?;
+    shell.run()?;
+    Ok(ExitCode::SUCCESS)
 }
 
-fn sockets() -> Result<(OwnedFd, OwnedFd), ShellError> {
-    let take = |fd: std::os::fd::BorrowedFd<'_>| {
-        let fd = fd.try_clone_to_owned()?;
-        // A missing socket must end the process at once, with a message.
-        rustix::net::sockopt::socket_type(&fd)?;
-        Ok(fd)
-    };
+/// Waits for a call that names the device. None where nobody needs the process.
+fn first_call(door: &Door, systemd: &mut Systemd) -> Result<Option<(String, Caller)>, ShellError> {
+    let system = |source| ShellError::System { what: "cannot wait for partitad", source };
+    let start = Instant::now();
+    while start.elapsed() < FIRST_CALL {
+        systemd.turn();
+        if !door.wait(LOOK_AROUND).map_err(system)? {
+            continue;
+        }
+        let Some(caller) = door.next_caller() else { continue };
+        match &caller.call {
+            Ok(Call { want: Want::Count, .. }) => {
+                caller.answer(&CallAnswer::Count(device::count_gpus()));
+            }
+            Ok(Call { want: Want::Serve { device }, .. }) => {
+                return Ok(Some((device.clone(), caller)));
+            }
+            // systemd starts the installed version for the next call.
+            Err(mismatch) => {
+                caller.answer(&CallAnswer::Later { text: mismatch.to_string() });
+                return Ok(None);
+            }
+        }
+    }
+    Ok(None)
+}
+
+fn door() -> Result<Door, ShellError> {
     let system = |source| ShellError::System {
-        what: "partita-gpu is started by partitad, not by hand",
+        what: "partita-gpu is started by partitad or systemd, not by hand",
         source,
     };
-    let control = take(std::io::stdin().as_fd()).map_err(system)?;
-    let sessions = take(std::io::stdout().as_fd()).map_err(system)?;
-    Ok((control, sessions))
+    std::io::stdin().as_fd().try_clone_to_owned().and_then(Door::new).map_err(system)
 }

@@ -15,19 +15,18 @@
 //! - Nothing is decided here; what a request means is the engine's business.
 
 use crate::calibration;
-use crate::control::{Control, ControlError};
+use crate::door::Door;
 use crate::host_time::{Pace, Pacer};
 use crate::pool::{How, Of, Outcome, Owner, Pool, Wanted};
 use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
+use crate::systemd::Systemd;
 use partita_device::{Activity, Device, DeviceError, Event, Guards, Horizon};
 use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose, Rests};
 use partita_model::request::{ImageId, ModuleHandle};
-use partita_model::{DeviceKind, Measurements, Nanos, SessionId, TenantId, Timekeeping};
+use partita_model::{DeviceKind, GpuConfig, Measurements, Nanos, SessionId, TenantId, Timekeeping};
 use partita_wire::BellState;
-use partita_wire::message::MessageError;
-use partita_wire::supervise::FromGpu;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -37,9 +36,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod admission;
+mod line;
 mod memory;
 mod questions;
 mod turns;
+
+pub use line::Grace;
+use line::{Ending, Line};
 
 /// The most records of one session in one turn.
 const RECORDS_PER_TURN: usize = 256;
@@ -83,6 +86,7 @@ const CONTROL: u64 = 0;
 const NEW_SESSIONS: u64 = 1;
 const PREPARED: u64 = 2;
 const DEVICE: u64 = 3;
+const DOOR: u64 = 4;
 const FIRST_SESSION: u64 = 16;
 
 /// Why the data plane ended.
@@ -94,12 +98,6 @@ pub enum ShellError {
     /// The device has lost everything.
     #[error("the device is lost: {0}")]
     Lost(String),
-    /// The control socket is of no use.
-    #[error(transparent)]
-    Control(#[from] ControlError),
-    /// The sessions socket is of no use.
-    #[error("the sessions socket failed: {0}")]
-    Sessions(#[from] MessageError),
     /// The system refused a call.
     #[error("{what}: {source}")]
     System {
@@ -153,8 +151,15 @@ struct Seat {
 pub struct Shell {
     device: Box<dyn Device>,
     engine: Engine,
-    control: Control,
-    new_sessions: OwnedFd,
+    door: Door,
+    /// The line to `partitad`, while there is one.
+    line: Option<Line>,
+    ending: Ending,
+    systemd: Systemd,
+    /// No session of this id or a greater one has been here.
+    next_session: SessionId,
+    /// The configuration in force.
+    config: Option<GpuConfig>,
     pool: Pool,
     /// Measurements that survive a restart.
     store: Option<Arc<Store>>,
@@ -185,7 +190,8 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Brings the data plane up over the two sockets of `partitad`, and says that it is ready.
+    /// Brings the data plane up. [`Shell::run`] serves, first the `partitad` of `line` (control and
+    /// sessions), where it is given.
     ///
     /// # Errors
     /// [`ShellError`].
@@ -193,8 +199,9 @@ impl Shell {
         mut device: Box<dyn Device>,
         text: &str,
         store: Option<Arc<Store>>,
-        control: OwnedFd,
-        new_sessions: OwnedFd,
+        door: Door,
+        line: Option<[OwnedFd; 2]>,
+        (grace, systemd): (Grace, Systemd),
     ) -> Result<Shell, ShellError> {
         // A real GPU is measured before the first session.
         let measured = (device.facts().kind == DeviceKind::Cuda)
@@ -210,33 +217,29 @@ impl Shell {
             Ok(()) | Err(DeviceError::Unsupported(_)) => {}
             Err(error) => return Err(error.into()),
         }
-        rustix::io::ioctl_fionbio(&new_sessions, true)
-            .map_err(system("cannot use the sessions socket"))?;
-        let control = Control::new(control).map_err(system("cannot start the answering thread"))?;
         let (target, reader) = (Target::of(device.as_mut()), device.reading());
         let pool = Pool::start(PREPARE_THREADS, target, store.as_ref(), reader)
             .map_err(system("cannot start the preparing threads"))?;
         let epoll =
             epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system("cannot create an epoll"))?;
-        for (fd, token) in [
-            (control.socket(), CONTROL),
-            (new_sessions.as_fd(), NEW_SESSIONS),
-            (pool.news(), PREPARED),
-        ] {
+        for (fd, token) in [(door.socket(), DOOR), (pool.news(), PREPARED)] {
             watch(&epoll, fd, token).map_err(system("cannot watch a socket"))?;
         }
         if let Some(news) = device.news() {
             watch(&epoll, news, DEVICE).map_err(system("cannot watch the device"))?;
         }
-        control.send(FromGpu::Ready { facts: device.facts().clone() })?;
         let pacer = Pacer::new(device.host_time());
         let mut shell = Shell {
             pacer,
             memory: memory::MemoryWatch::new(),
             device,
             engine,
-            control,
-            new_sessions,
+            door,
+            line: None,
+            ending: Ending::new(grace),
+            systemd,
+            next_session: SessionId(1),
+            config: None,
             pool,
             store,
             text: text.to_owned(),
@@ -254,15 +257,19 @@ impl Shell {
             begun: Instant::now(),
         };
         shell.set_unfenced(&[]);
+        if let Some([control, sessions]) = line {
+            shell.connect(control, sessions)?;
+        }
         Ok(shell)
     }
 
-    /// Serves until `partitad` is gone, which is the orderly end.
+    /// Serves until `partitad` orders the end, or until nobody needs the process any more.
     ///
     /// # Errors
     /// [`ShellError`].
     pub fn run(mut self) -> Result<(), ShellError> {
-        loop {
+        while !self.ends() {
+            self.systemd.turn();
             self.look_at_memory(Instant::now())?;
             self.tell_host_time();
             let restless = self.serve_sessions()?;
@@ -272,7 +279,7 @@ impl Shell {
             }
             let bound = self.bound();
             self.charge_holders(bound);
-            self.announce()?;
+            self.announce();
             let pause = match (restless, self.device_activity, bound) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
@@ -283,12 +290,10 @@ impl Shell {
                 }
                 (false, Activity::Waiting | Activity::Idle, None) => self.pause_until_news(),
             };
-            match self.wait(pause) {
-                Err(ShellError::Control(ControlError::Closed)) => return Ok(()),
-                result => result?,
-            }
+            self.wait(pause)?;
             self.carry_out()?;
         }
+        Ok(())
     }
 
     /// The daemon's own user shares the GPU with nobody that it did not start itself.
@@ -325,14 +330,17 @@ impl Shell {
             Pause::For(Nanos(nanos)) => {
                 self.device_activity = Activity::Busy;
                 let duration = Duration::from_nanos(nanos.min(LONGEST_SLEEP_NANOS));
-                Timespec::try_from(duration).unwrap_or(at_once)
+                let longest = self.longest_sleep().unwrap_or(duration);
+                Timespec::try_from(duration.min(longest)).unwrap_or(at_once)
             }
             _ => at_once,
         };
+        let longest =
+            self.longest_sleep().map(|sleep| Timespec::try_from(sleep).unwrap_or(at_once));
         let timeout = match pause {
             Pause::None | Pause::Held => Some(&at_once),
             Pause::For(_) => Some(&timer),
-            Pause::UntilNews => None,
+            Pause::UntilNews => longest.as_ref(),
         };
         if pause == Pause::Held {
             self.nap()?;
@@ -343,8 +351,9 @@ impl Shell {
         }
         for event in &ready {
             match event.data.u64() {
-                CONTROL => self.read_control()?,
-                NEW_SESSIONS => self.receive_sessions()?,
+                CONTROL => self.read_control(),
+                NEW_SESSIONS => self.receive_sessions(),
+                DOOR => self.answer_callers()?,
                 PREPARED => self.take_prepared(),
                 DEVICE => self.device_activity = Activity::Busy,
                 token => self.bell_rang(SessionId(token - FIRST_SESSION)),

@@ -179,9 +179,7 @@ pub struct ConfigContext<'a> {
 
 impl ConfigContext<'_> {
     fn error(&self, at: usize, reason: String) -> ConfigError {
-        let before = self.text.as_bytes().get(..at).unwrap_or(self.text.as_bytes());
-        let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-        ConfigError { file: self.file.to_owned(), line, reason }
+        error_at(self.file, self.text, at, reason)
     }
 }
 
@@ -196,15 +194,35 @@ impl ConfigContext<'_> {
 /// # Errors
 /// Where the file does not parse or its policy cannot hold.
 pub fn read_policy(context: &ConfigContext<'_>) -> Result<Option<GpuConfig>, ConfigError> {
-    #[derive(Deserialize)]
-    #[serde(deny_unknown_fields)]
-    struct File {
-        policy: Option<PolicySection>,
-    }
-    let file: File = toml::from_str(context.text).map_err(|error| {
-        context.error(error.span().map_or(0, |span| span.start), error.message().to_owned())
-    })?;
+    let file = parse(context.file, context.text)?;
     file.policy.map(|section| section.check(context)).transpose()
+}
+
+/// Checks that a text parses and names only keys that exist. The values may still be wrong.
+///
+/// # Errors
+/// The first error of the form.
+pub fn check_form(file: &str, text: &str) -> Result<(), ConfigError> {
+    parse(file, text).map(drop)
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    policy: Option<PolicySection>,
+}
+
+fn parse(file: &str, text: &str) -> Result<File, ConfigError> {
+    toml::from_str(text).map_err(|error| {
+        let at = error.span().map_or(0, |span| span.start);
+        error_at(file, text, at, error.message().to_owned())
+    })
+}
+
+fn error_at(file: &str, text: &str, at: usize, reason: String) -> ConfigError {
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+    ConfigError { file: file.to_owned(), line, reason }
 }
 
 impl PolicySection {

@@ -41,7 +41,7 @@ pub enum DevicesError {
 pub fn texts(
     named: &[String],
     sharing: Option<&str>,
-    count_gpus: impl FnOnce() -> usize,
+    count_gpus: &dyn Fn() -> usize,
 ) -> Result<Vec<String>, DevicesError> {
     let mut devices = named.to_vec();
     if let Some(auto) = named.iter().find(|text| head(text) == "auto") {
@@ -76,6 +76,12 @@ pub fn texts(
     Ok(devices)
 }
 
+/// Whether the devices are named by `auto`, so that the GPUs have to be counted.
+#[must_use]
+pub fn ask_for_all(named: &[String]) -> bool {
+    named.iter().any(|text| head(text) == "auto")
+}
+
 /// A text without its options.
 fn head(text: &str) -> &str {
     text.split_once(',').map_or(text, |(head, _)| head)
@@ -95,7 +101,7 @@ mod tests {
 
     fn check(named: &[&str], sharing: Option<&str>, gpus: usize, expected: &[&str]) {
         let named: Vec<String> = named.iter().map(|text| (*text).to_owned()).collect();
-        assert_eq!(texts(&named, sharing, || gpus).unwrap(), expected, "{named:?}");
+        assert_eq!(texts(&named, sharing, &|| gpus).unwrap(), expected, "{named:?}");
     }
 
     #[test]
@@ -127,7 +133,7 @@ mod tests {
     fn what_cannot_be_is_refused_with_a_remedy() {
         let refused = |named: &[&str], gpus: usize, words: &[&str]| {
             let named: Vec<String> = named.iter().map(|text| (*text).to_owned()).collect();
-            let error = texts(&named, None, || gpus).unwrap_err().to_string();
+            let error = texts(&named, None, &|| gpus).unwrap_err().to_string();
             assert!(words.iter().all(|word| error.contains(word)), "{error}");
         };
         refused(

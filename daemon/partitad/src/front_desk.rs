@@ -44,11 +44,14 @@ const HELLO_BYTES: usize = 4096;
 /// Serves clients until it is dropped. The sockets are `SEQPACKET` sockets in spite of the types'
 /// names: they receive and send whole packets.
 pub async fn serve(listener: UnixListener, gpus: Gpus) {
+    // Sessions that were there before keep their ids.
+    let links = gpus.all().iter().filter_map(|gpu| gpu.handle.state().link);
+    let next_session = links.map(|link| link.next_session().0).max().unwrap_or(1);
     let desk = Arc::new(Desk {
         gpus,
         places: Places::new(CLIENTS, rustix::process::geteuid().as_raw()),
         lingering: Semaphore::new(LINGERING),
-        next_session: AtomicU64::new(1),
+        next_session: AtomicU64::new(next_session),
     });
     loop {
         match listener.accept().await {

@@ -11,6 +11,8 @@
 //! | [`sockets`] | the folder of the sockets, claimed by one daemon at a time |
 //! | [`devices`] | the GPUs to serve |
 //! | [`supervisor`] | the process `partita-gpu`, one for each GPU |
+//! | [`gpu_program`] | starting it |
+//! | [`calling`] | calling it, whoever started it |
 //! | [`link`] | the control socket to one `partita-gpu` |
 //! | [`gpus`] | the links to all GPUs |
 //! | [`events`] | what the data planes tell, for all readers |
@@ -22,16 +24,20 @@
 //! | [`rights`] | who may change things |
 //! | `view` | what a user sees of a status report |
 //! | `connections` | the connections to the API, with limits for each user |
+//! | [`config_files`] | the configuration file and its drop-ins |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
 //! | [`policy`] | the policy that the data planes use |
 //! | [`readiness`] | messages to systemd and to other starters |
 
 pub mod api;
+pub mod calling;
+pub mod config_files;
 pub mod configuration;
 mod connections;
 pub mod devices;
 pub mod events;
 pub mod front_desk;
+pub mod gpu_program;
 pub mod gpus;
 pub mod keeper;
 pub mod link;
@@ -49,6 +55,7 @@ pub mod supervisor;
 mod view;
 
 use api::Api;
+use gpu_program::GpuProgram;
 use gpus::Gpus;
 use link::GpuHandle;
 use options::Options;
@@ -58,9 +65,9 @@ use readiness::Readiness;
 use reservations::Book;
 use rights::Rights;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-use sockets::SocketFolder;
+use sockets::{Activated, SocketFolder};
 use std::io;
-use supervisor::{GpuProgram, SupervisionError, Supervisor};
+use supervisor::{Place, Starter, SupervisionError, Supervisor};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
@@ -106,6 +113,21 @@ impl DaemonError {
     }
 }
 
+/// Checks the configuration without serving, and says which files were read.
+///
+/// # Errors
+/// [`DaemonError`] where the daemon would refuse the configuration, whatever its GPUs are.
+pub fn check_config(options: &Options) -> Result<String, DaemonError> {
+    let gpu_count = match devices::ask_for_all(&options.devices) {
+        true => partita_wire::MAX_GPUS,
+        false => options.devices.len(),
+    };
+    let source = PolicySource { file: options.config.clone(), named: options.policy };
+    let files = source.check(u16::try_from(gpu_count).unwrap_or(u16::MAX))?;
+    let read: String = files.iter().map(|file| format!("{}: fine\n", file.display())).collect();
+    Ok(if read.is_empty() { "no file: name one with --config\n".into() } else { read })
+}
+
 /// Serves until a signal asks for the end.
 ///
 /// # Errors
@@ -119,8 +141,9 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let mut hangup = signal(SignalKind::hangup()).map_err(io_error("cannot wait for SIGHUP"))?;
     raise_descriptor_limit();
 
-    let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode)?;
-    let (gpus, supervisors) = start_gpus(&options).await?;
+    let activated = Activated::take().map_err(io_error("cannot take systemd's sockets"))?;
+    let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode, activated)?;
+    let (gpus, supervisors) = start_gpus(&options, &folder).await?;
     let source = PolicySource { file: options.config.clone(), named: options.policy };
     source.apply(&gpus).await?;
     let clients = folder.listen_for_clients()?;
@@ -151,6 +174,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
         () = reload(&mut hangup, &source, &gpus) => Ok(()),
         () = api::serve(http, api.clone()) => Ok(()),
         () = serve_metrics(metrics, api) => Ok(()),
+        () = readiness.keep_alive() => Ok(()),
         // A GPU without supervision would never be served again.
         Some(ended) = supervision.join_next() => Err(DaemonError::Io {
             what: "supervision failed",
@@ -192,17 +216,19 @@ async fn serve_metrics(listener: Option<TcpListener>, api: Api) {
     }
 }
 
-/// Starts a `partita-gpu` for each GPU, all at once, and waits until they are ready.
-async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), DaemonError> {
-    let program = GpuProgram::find(options.state_dir())?;
-    let texts =
-        devices::texts(&options.devices, options.sharing.as_deref(), || program.count_gpus())?;
+/// Finds or starts a `partita-gpu` for each GPU, all at once, and waits until they are ready.
+async fn start_gpus(
+    options: &Options,
+    folder: &SocketFolder,
+) -> Result<(Gpus, Vec<Supervisor>), DaemonError> {
+    let (starter, texts) = starter_and_texts(options, folder).await?;
     let mut starting = JoinSet::new();
     let mut policies = Vec::new();
     for (number, text) in (0..).map(GpuNumber).zip(&texts) {
         let (chosen, policy) = watch::channel(None);
         policies.push(chosen);
-        let start = Supervisor::start(program.clone(), number, text.clone(), policy);
+        let place = Place { socket: folder.gpu_socket(number)?, starter: starter.clone() };
+        let start = Supervisor::start(place, number, text.clone(), policy);
         starting.spawn(async move { (number, start.await) });
     }
     let mut started = Vec::new();
@@ -233,6 +259,26 @@ async fn start_gpus(options: &Options) -> Result<(Gpus, Vec<Supervisor>), Daemon
         }
     }
     Ok((gpus, supervisors))
+}
+
+/// Who starts `partita-gpu`, and the text of each GPU.
+async fn starter_and_texts(
+    options: &Options,
+    folder: &SocketFolder,
+) -> Result<(Starter, Vec<String>), DaemonError> {
+    let texts = |count| devices::texts(&options.devices, options.sharing.as_deref(), count);
+    if !options.gpu_sockets {
+        let program = GpuProgram::find(options.state_dir(), options.end_with_parent)?;
+        let texts = texts(&|| program.count_gpus())?;
+        return Ok((Starter::Partitad(program), texts));
+    }
+    let count = match devices::ask_for_all(&options.devices) {
+        true => calling::count_gpus(&folder.gpu_socket(GpuNumber(0))?)
+            .await
+            .map_err(SupervisionError::Call)?,
+        false => 0,
+    };
+    Ok((Starter::Systemd, texts(&|| count)?))
 }
 
 /// Reads the configuration again at every SIGHUP.

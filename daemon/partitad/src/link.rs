@@ -7,9 +7,9 @@
 //! harms no other.
 
 use crate::patience::{ANSWER_LIMIT, in_time};
-use partita_model::{DeviceFacts, SessionId};
+use partita_model::{DeviceFacts, GpuConfig, SessionId};
 use partita_wire::supervise::{
-    Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, ToGpu, encode,
+    Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, Ready, ToGpu, encode,
 };
 use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
 use std::collections::HashMap;
@@ -73,31 +73,27 @@ type Waiting = Arc<Mutex<Option<Open>>>;
 /// The line to one `partita-gpu`.
 #[derive(Debug)]
 pub struct Link {
-    facts: DeviceFacts,
-    pid: u32,
+    ready: Ready,
     outbox: mpsc::Sender<Vec<u8>>,
     waiting: Waiting,
     news: Arc<Notify>,
     next_id: AtomicU64,
+    /// Closed with the control socket.
+    open: watch::Receiver<()>,
     /// A `SEQPACKET` socket: only whole packets are sent on it, see [`Link::hand_over`].
     sessions: UnixStream,
 }
 
 impl Link {
-    /// Waits until the process at the other end of `control` is ready. It ends when both sockets
-    /// are closed, which they are when the link is dropped.
+    /// Waits until the process at the other end of `control` is ready.
     ///
     /// # Errors
     /// [`GreetError`].
-    pub async fn greet(
-        control: UnixStream,
-        sessions: OwnedFd,
-        pid: u32,
-    ) -> Result<Arc<Link>, GreetError> {
+    pub async fn greet(control: UnixStream, sessions: OwnedFd) -> Result<Arc<Link>, GreetError> {
         let (mut from_gpu, to_gpu) = control.into_split();
         let mut frames = FrameReader::default();
-        let facts = match receive(&mut from_gpu, &mut frames).await? {
-            Some(FromGpu::Ready { facts }) => facts,
+        let ready = match receive(&mut from_gpu, &mut frames).await? {
+            Some(FromGpu::Ready(ready)) => *ready,
             Some(other) => return Err(GreetError::Unexpected(format!("{other:?}"))),
             None => return Err(GreetError::Ended),
         };
@@ -105,29 +101,48 @@ impl Link {
         let waiting = Waiting::new(Mutex::new(Some(Open::default())));
         tokio::spawn(write_messages(to_gpu, messages));
         let news = Arc::new(Notify::new());
-        tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting), Arc::clone(&news)));
+        let (end, open) = watch::channel(());
+        let told = Arc::clone(&news);
+        tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting), told, end));
         let sessions = UnixStream::from_std(sessions.into())?;
-        Ok(Arc::new(Link {
-            facts,
-            pid,
-            outbox,
-            waiting,
-            news,
-            next_id: AtomicU64::new(1),
-            sessions,
-        }))
+        let next_id = AtomicU64::new(1);
+        Ok(Arc::new(Link { ready, outbox, waiting, news, next_id, open, sessions }))
     }
 
     /// The device that it serves.
     #[must_use]
     pub fn facts(&self) -> &DeviceFacts {
-        &self.facts
+        &self.ready.facts
     }
 
     /// Its process id.
     #[must_use]
     pub fn pid(&self) -> u32 {
-        self.pid
+        self.ready.pid
+    }
+
+    /// The version of its package.
+    #[must_use]
+    pub fn version(&self) -> &str {
+        &self.ready.version
+    }
+
+    /// No session of this id or a greater one was there when the link was made.
+    #[must_use]
+    pub fn next_session(&self) -> SessionId {
+        self.ready.next_session
+    }
+
+    /// The configuration that was in force when the link was made.
+    #[must_use]
+    pub fn config_found(&self) -> Option<&GpuConfig> {
+        self.ready.config.as_ref()
+    }
+
+    /// Waits until no answer can come any more: the process has ended, or the line was cut.
+    pub async fn closed(&self) {
+        let mut open = self.open.clone();
+        while open.changed().await.is_ok() {}
     }
 
     /// Asks, and waits for the answer.
@@ -161,7 +176,7 @@ impl Link {
             self.outbox.send(frame).await.map_err(|_| AskError::Gone)?;
             answer.await.map_err(|_| AskError::Gone)
         };
-        let result = in_time(self.pid, limit, exchange).await;
+        let result = in_time(self.pid(), limit, exchange).await;
         drop(forget);
         result.unwrap_or(Err(AskError::Timeout))
     }
@@ -185,7 +200,7 @@ impl Link {
             })?;
             answered.await.map_err(|_| AskError::Gone)
         };
-        let result = in_time(self.pid, ANSWER_LIMIT, exchange).await;
+        let result = in_time(self.pid(), ANSWER_LIMIT, exchange).await;
         drop(forget);
         result.unwrap_or(Err(AskError::Timeout))
     }
@@ -254,6 +269,7 @@ async fn read_answers(
     mut frames: FrameReader,
     waiting: Waiting,
     news: Arc<Notify>,
+    end: watch::Sender<()>,
 ) {
     loop {
         match receive(&mut from_gpu, &mut frames).await {
@@ -278,6 +294,7 @@ async fn read_answers(
         }
     }
     *lock(&waiting) = None;
+    drop(end);
 }
 
 async fn receive(

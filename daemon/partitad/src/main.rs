@@ -8,6 +8,18 @@ use std::process::ExitCode;
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if options.check_config {
+        return match partitad::check_config(&options) {
+            Ok(text) => {
+                print!("{text}");
+                ExitCode::SUCCESS
+            }
+            Err(error) => {
+                eprintln!("partitad: {error}");
+                ExitCode::from(error.exit_code())
+            }
+        };
+    }
     let _log = partita_log::init();
     if options.end_with_parent
         && let Err(error) = set_parent_process_death_signal(Some(Signal::TERM))

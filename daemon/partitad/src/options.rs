@@ -12,7 +12,7 @@ const SYSTEM_SOCKET_DIR: &str = "/run/partita";
 
 const EXAMPLES: &str = "\
 Examples:
-  partitad --device auto
+  partitad
       serve every GPU, or the emulated GPU on a machine without one, in the default folder
   partitad --device cuda:0 --device cuda:2
       serve two of the GPUs; programs see them as devices 0 and 1
@@ -24,6 +24,8 @@ Examples:
       share the SMs evenly, instead of by CD-search
   partitad --device emu --config /etc/partita/partitad.toml
       use the policy of a file; `systemctl reload partitad` reads the file again
+  partitad --check-config --config /etc/partita/partitad.toml
+      check a file before `systemctl reload partitad` reads it
   partitad --device emu --sharing mps
       run the original kernels side by side, as a baseline for comparison
   partitad --device emu,timing=off
@@ -50,7 +52,7 @@ pub struct Options {
     /// follow: `timing=off`, `weak`, `seed=NUMBER`, `sharing=MODE`, `thread-percentage=PART`,
     /// `capability=MAJOR.MINOR`. Repeat --device for each further GPU; GPUs are numbered in this
     /// order, from 0.
-    #[arg(long = "device", value_name = "DEVICE", required = true)]
+    #[arg(long = "device", value_name = "DEVICE", default_value = "auto")]
     pub devices: Vec<String>,
 
     /// The way in which applications share an emulated GPU, as `--device …,sharing=MODE`:
@@ -59,10 +61,16 @@ pub struct Options {
     #[arg(long, value_name = "MODE")]
     pub sharing: Option<String>,
 
-    /// The configuration file. SIGHUP reads the file again; a file with an error is refused with
-    /// the line of the error, and the policy in force stays.
+    /// The configuration file; the files FILE.d/*.toml add to it, in order of name. SIGHUP reads
+    /// the files again; a file with an error is refused with the line of the error, and the policy
+    /// in force stays.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+
+    /// Only check the configuration file and its drop-ins: name the files and exit with 0, or name
+    /// the first error with file and line and exit with 2.
+    #[arg(long)]
+    pub check_config: bool,
 
     /// The policy. A partitioner decides the SMs of each application: `cd-search`,
     /// `cd-search-paper`, `demand`, `even`, `smra` or `static`. A selector decides which
@@ -98,6 +106,12 @@ pub struct Options {
     /// page names users by number and jobs by tag, to everyone who can reach the address.
     #[arg(long, value_name = "ADDRESS:PORT")]
     pub metrics_listen: Option<SocketAddr>,
+
+    /// Leave it to systemd to start partita-gpu: call on gpu/NUMBER.sock in the folder of the
+    /// sockets, where partita-gpu@NUMBER.socket listens. Without this option partitad starts
+    /// partita-gpu itself, and ends it when it is ended by SIGTERM or SIGINT.
+    #[arg(long, conflicts_with = "end_with_parent")]
+    pub gpu_sockets: bool,
 
     /// Write the line `READY` to this file descriptor when clients can connect.
     #[arg(long, value_name = "FD")]

@@ -4,16 +4,16 @@
 //! A configuration that cannot hold changes nothing: at the start the daemon ends, later the policy
 //! in force stays.
 
+use crate::config_files::{ConfigFiles, ConfigText};
 use crate::configuration::{ConfigContext, ConfigError, read_policy};
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
 use partita_model::{
-    DeviceFacts, GpuConfig, GpuNumber, PartitionerKind, PolicyConfig, PolicyName, TenantId,
-    Timekeeping,
+    GpuConfig, GpuNumber, PartitionerKind, PolicyConfig, PolicyName, TenantId, Timekeeping,
 };
 use partita_wire::supervise::{Answer, Ask};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a policy is not taken.
 #[derive(Debug, thiserror::Error)]
@@ -84,36 +84,58 @@ impl PolicySource {
 
     fn load_all(&self, gpus: &Gpus) -> Result<Vec<GpuConfig>, PolicyError> {
         let gpu_count = u16::try_from(gpus.all().len()).unwrap_or(u16::MAX);
+        let written = self.written()?;
         let load = |gpu: &Gpu| {
             let facts = gpu.handle.state().facts.ok_or(AskError::Gone)?;
-            self.load(gpu.number, gpu_count, &facts)
+            let device = (facts.sm_count, facts.timekeeping);
+            self.load(gpu.number, gpu_count, device, written.as_ref())
         };
         gpus.all().iter().map(load).collect()
+    }
+
+    fn written(&self) -> Result<Option<ConfigText>, PolicyError> {
+        let Some(file) = &self.file else { return Ok(None) };
+        let files = ConfigFiles::read(file)
+            .map_err(|(file, source)| PolicyError::Unreadable { file, source })?;
+        Ok(Some(files.text()?))
+    }
+
+    /// Checks the files without a GPU, for each of `gpu_count` GPUs, and names the files. How many
+    /// SMs there are is not known, and not checked.
+    ///
+    /// # Errors
+    /// [`PolicyError`].
+    pub fn check(&self, gpu_count: u16) -> Result<Vec<PathBuf>, PolicyError> {
+        let written = self.written()?;
+        for number in (0..gpu_count).map(GpuNumber) {
+            self.load(number, gpu_count, (u16::MAX, Timekeeping::Real), written.as_ref())?;
+        }
+        let Some(file) = &self.file else { return Ok(Vec::new()) };
+        let files = ConfigFiles::read(file)
+            .map_err(|(file, source)| PolicyError::Unreadable { file, source })?;
+        Ok(files.paths().map(Path::to_owned).collect())
     }
 
     fn load(
         &self,
         gpu: GpuNumber,
         gpu_count: u16,
-        facts: &DeviceFacts,
+        (sm_count, timekeeping): (u16, Timekeeping),
+        written: Option<&ConfigText>,
     ) -> Result<GpuConfig, PolicyError> {
-        let written = match &self.file {
+        let written = match written {
             None => None,
-            Some(file) => {
-                let text = std::fs::read_to_string(file)
-                    .map_err(|source| PolicyError::Unreadable { file: file.clone(), source })?;
-                read_policy(&ConfigContext {
-                    file: &file.display().to_string(),
-                    text: &text,
-                    gpu,
-                    gpu_count,
-                    sm_count: facts.sm_count,
-                    user: &|name| uzers::get_user_by_name(name).map(|user| TenantId(user.uid())),
-                    user_exists: &|tenant| uzers::get_user_by_uid(tenant.0).is_some(),
-                })?
-            }
+            Some(ConfigText { name, text }) => read_policy(&ConfigContext {
+                file: name,
+                text,
+                gpu,
+                gpu_count,
+                sm_count,
+                user: &|name| uzers::get_user_by_name(name).map(|user| TenantId(user.uid())),
+                user_exists: &|tenant| uzers::get_user_by_uid(tenant.0).is_some(),
+            })?,
         };
-        let mut config = written.unwrap_or_else(|| default_for(facts));
+        let mut config = written.unwrap_or_else(|| default_for(timekeeping));
         if let Some(PolicyName { selector, partitioner }) = self.named {
             config.policy.selector = selector.unwrap_or(config.policy.selector);
             let usual = || config.policy.selector.usual_partitioner();
@@ -127,7 +149,14 @@ impl PolicySource {
     }
 }
 
+/// A data plane that already decides by this, under an earlier `partitad`, keeps what its policy
+/// has measured.
 async fn decide_by(gpu: &Gpu, config: &GpuConfig) -> Result<(), PolicyError> {
+    let first = gpu.policy.borrow().is_none();
+    let link = gpu.handle.state().link;
+    if first && link.is_some_and(|link| link.config_found() == Some(config)) {
+        return Ok(());
+    }
     match gpu.handle.ask(Ask::Configure(config.clone())).await? {
         Answer::Done => Ok(()),
         Answer::Refused { detail, .. } => {
@@ -138,8 +167,8 @@ async fn decide_by(gpu: &Gpu, config: &GpuConfig) -> Result<(), PolicyError> {
 }
 
 /// CD-search; even shares where speeds cannot be compared because no time is kept.
-fn default_for(facts: &DeviceFacts) -> GpuConfig {
-    let partitioner = match facts.timekeeping {
+fn default_for(timekeeping: Timekeeping) -> GpuConfig {
+    let partitioner = match timekeeping {
         Timekeeping::Real | Timekeeping::Simulated => PartitionerKind::CdSearch,
         Timekeeping::Off => PartitionerKind::Even,
     };

@@ -8,6 +8,9 @@ use sd_notify::NotifyState;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 
+/// Signs of life that fit into the time after which systemd takes the daemon for hung.
+const SIGNS: u32 = 3;
+
 /// The receivers of messages about this daemon.
 #[derive(Debug)]
 pub struct Readiness {
@@ -35,6 +38,17 @@ impl Readiness {
     /// A line for `systemctl status`.
     pub fn status(&self, status: &str) {
         notify(&[NotifyState::Status(status)]);
+    }
+
+    /// Gives systemd the signs of life that it wants, from the thread that does everything else.
+    pub async fn keep_alive(&self) {
+        let Some(limit) = sd_notify::watchdog_enabled() else {
+            return std::future::pending().await;
+        };
+        loop {
+            notify(&[NotifyState::Watchdog]);
+            tokio::time::sleep(limit / SIGNS).await;
+        }
     }
 
     /// The daemon is about to end.

@@ -1,30 +1,27 @@
-//! Starts `partita-gpu`, watches it, starts it again.
+//! Finds or starts `partita-gpu`, watches it, and brings it back.
 //!
 //! A process that ends is started again. So is one that hangs: it gets heartbeats, which the thread
 //! that owns engine and device answers. Several missed heartbeats, each waited for separately, make
 //! it hung. A `partitad` that was itself suspended misses one at most.
 //!
-//! Invariants: at most one `partita-gpu` lives for a GPU; the published state names a process only
-//! between its being ready and its end; when the supervisor ends, however it does, the process ends
-//! too (its control socket closes, and the kernel kills it with its parent).
+//! A process that an earlier `partitad` has left is adopted: its sessions have gone on meanwhile.
+//! Where systemd starts the processes ([`Starter::Systemd`]), a call starts one.
 //!
-//! The control socket is the process's standard input and the sessions socket its standard output,
-//! because those two can be handed to a child, and taken by it, without touching bare descriptor
-//! numbers. Its standard error is ours: one log.
+//! Invariants: at most one `partita-gpu` is used for a GPU; the published state names a process
+//! only between its being ready and its end. When the supervisor ends in order, a process that this
+//! `partitad` started or adopted ends too; systemd's goes on.
 
+use crate::calling::{CallError, Process, call};
+use crate::gpu_program::GpuProgram;
 use crate::link::{AskError, GpuState, GreetError, Link};
+use crate::sockets::{SocketError, listen_for_calls};
 use partita_model::{GpuConfig, GpuNumber, HungAfter};
 use partita_wire::supervise::{Answer, Ask};
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
-use std::ffi::OsString;
 use std::io;
-use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::{ExitStatus, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
 use tokio::sync::watch;
 
 /// How long a device may take to come up. A real GPU's driver needs some seconds.
@@ -45,36 +42,28 @@ const HEALTHY: Duration = Duration::from_secs(10);
 /// the configured time.
 const HEARTBEATS: u32 = 6;
 
-/// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among
-/// it, is not its business.
-const VARIABLES: [&str; 12] = [
-    "PATH",
-    "HOME",
-    "LANG",
-    "LD_LIBRARY_PATH",
-    "PARTITA_LOG",
-    "RUST_LOG",
-    "RUST_BACKTRACE",
-    "TMPDIR",
-    "CUDA_VISIBLE_DEVICES",
-    "CUDA_DEVICE_ORDER",
-    "PARTITA_LIBCUDA",
-    "PARTITA_LIBNVIDIA_ML",
-];
+/// The pause before a `partita-gpu` of another version or device is called again.
+const LATER_PAUSE: Duration = Duration::from_millis(250);
 
-/// What NVIDIA's driver reads when it is loaded. Kernels are loaded with their modules, because
-/// loading one at its first launch would wait for the whole device; work of 32 streams goes at
-/// once.
-const DRIVER_SETTINGS: [(&str, &str); 2] =
-    [("CUDA_MODULE_LOADING", "EAGER"), ("CUDA_DEVICE_MAX_CONNECTIONS", "32")];
+/// The pause before a `partita-gpu` that was ending is called again.
+const ENDING_PAUSE: Duration = Duration::from_millis(20);
 
-/// What to start.
+/// Who starts `partita-gpu`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct GpuProgram {
-    /// The executable.
-    pub path: PathBuf,
-    /// What `--state-dir` gets.
-    pub state_dir: Option<PathBuf>,
+pub enum Starter {
+    /// This `partitad`.
+    Partitad(GpuProgram),
+    /// systemd, at a call.
+    Systemd,
+}
+
+/// Where a `partita-gpu` listens, and who starts it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The socket.
+    pub socket: PathBuf,
+    /// Who starts it.
+    pub starter: Starter,
 }
 
 /// Why there is no data plane.
@@ -100,9 +89,15 @@ pub enum SupervisionError {
         /// How it ended.
         status: ExitStatus,
     },
+    /// Its socket cannot be made.
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    /// It says that it cannot serve this device.
+    #[error("partita-gpu cannot serve the device: {0}")]
+    Never(String),
     /// It came up wrong for the first time.
     #[error("partita-gpu did not come up: {0}")]
-    Greet(#[from] GreetError),
+    Call(#[from] CallError),
     /// It was not ready in time for the first time.
     #[error("partita-gpu was not ready within {} s: see its log", START_TIMEOUT.as_secs())]
     Timeout,
@@ -114,121 +109,46 @@ impl SupervisionError {
     pub fn exit_code(&self) -> u8 {
         match self {
             SupervisionError::Refused { status } if status.code() == Some(2) => 2,
+            SupervisionError::Never(_) => 2,
             _ => 1,
         }
     }
-}
-
-impl GpuProgram {
-    /// Finds the executable: `PARTITA_GPU`, else beside this process's own, else in `PATH`.
-    ///
-    /// # Errors
-    /// [`SupervisionError::NotFound`].
-    pub fn find(state_dir: Option<PathBuf>) -> Result<Self, SupervisionError> {
-        let named =
-            std::env::var_os("PARTITA_GPU").filter(|path| !path.is_empty()).map(PathBuf::from);
-        let beside =
-            || std::env::current_exe().ok()?.parent().map(|folder| folder.join("partita-gpu"));
-        let in_path = || {
-            let path = std::env::var_os("PATH")?;
-            std::env::split_paths(&path)
-                .map(|folder| folder.join("partita-gpu"))
-                .find(|path| path.is_file())
-        };
-        let path = named.or_else(|| beside().filter(|path| path.is_file())).or_else(in_path);
-        Ok(GpuProgram { path: path.ok_or(SupervisionError::NotFound)?, state_dir })
-    }
-
-    /// How many GPUs the driver shows, by its word; none where it says none.
-    #[must_use]
-    pub fn count_gpus(&self) -> usize {
-        let output = std::process::Command::new(&self.path)
-            .arg("--count")
-            .env_clear()
-            .envs(kept_variables())
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output();
-        let text = output.map(|output| output.stdout).unwrap_or_default();
-        std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
-    }
-
-    fn start(&self, device: &str) -> Result<Running, SupervisionError> {
-        let start_error = |source| SupervisionError::Start { path: self.path.clone(), source };
-        let pair = |kind, flags| {
-            socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC | flags, None)
-                .map_err(|error| start_error(error.into()))
-        };
-        let (control, gpu_control) = pair(SocketType::STREAM, SocketFlags::NONBLOCK)?;
-        let (sessions, gpu_sessions) = pair(SocketType::SEQPACKET, SocketFlags::NONBLOCK)?;
-        let child = Command::new(&self.path)
-            .args([OsString::from("--device"), OsString::from(device)])
-            .args(
-                self.state_dir
-                    .iter()
-                    .flat_map(|folder| ["--state-dir".as_ref(), folder.as_os_str()]),
-            )
-            .env_clear()
-            .envs(kept_variables())
-            .envs(DRIVER_SETTINGS)
-            .stdin(Stdio::from(gpu_control))
-            .stdout(Stdio::from(gpu_sessions))
-            // A Ctrl-C at the terminal is for partitad, which then ends this one in order.
-            .process_group(0)
-            .kill_on_drop(true)
-            .spawn()
-            .map_err(start_error)?;
-        let pid = child.id().unwrap_or_default();
-        let control = UnixStream::from_std(control.into()).map_err(start_error)?;
-        Ok(Running { child, pid, control, sessions })
-    }
-}
-
-fn kept_variables() -> impl Iterator<Item = (&'static str, OsString)> {
-    VARIABLES.iter().filter_map(|name| Some((*name, std::env::var_os(name)?)))
-}
-
-struct Running {
-    child: Child,
-    pid: u32,
-    control: UnixStream,
-    sessions: OwnedFd,
 }
 
 /// The supervisor. [`Supervisor::start`] brings the first process up, [`Supervisor::run`] keeps one
 /// up.
 #[derive(Debug)]
 pub struct Supervisor {
-    program: GpuProgram,
+    place: Place,
     number: GpuNumber,
     /// What `--device` gets.
     device: String,
     /// What every process after the first is told to decide by.
     policy: watch::Receiver<Option<GpuConfig>>,
     state: watch::Sender<GpuState>,
-    child: Child,
+    process: Process,
     started: Instant,
 }
 
 impl Supervisor {
-    /// Starts the first process and waits until it is ready. Those after it are told the `policy`;
-    /// whoever starts the first tells it to that. A device that cannot be served shows here, and is
-    /// an error and not a reason to try again.
+    /// Finds or starts the first process and waits until it is ready. Those after it are told the
+    /// `policy`; whoever starts the first tells it to that. A device that cannot be served shows
+    /// here, and is an error and not a reason to try again.
     ///
     /// # Errors
     /// [`SupervisionError`].
     pub async fn start(
-        program: GpuProgram,
+        place: Place,
         number: GpuNumber,
         device: String,
         policy: watch::Receiver<Option<GpuConfig>>,
     ) -> Result<(Self, watch::Receiver<GpuState>), SupervisionError> {
         let started = Instant::now();
-        let (child, link) = bring_up(&program, &device).await?;
+        let (process, link) = bring_up(&place, number, &device).await?;
         let facts = Some(link.facts().clone());
         let (state, receiver) =
             watch::channel(GpuState { link: Some(link), facts, ..GpuState::default() });
-        Ok((Supervisor { program, number, device, policy, state, child, started }, receiver))
+        Ok((Supervisor { place, number, device, policy, state, process, started }, receiver))
     }
 
     /// Keeps a process up until `stop` ends; then ends it.
@@ -256,9 +176,9 @@ impl Supervisor {
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(LONGEST_PAUSE);
                 self.started = Instant::now();
-                match bring_up(&self.program, &self.device).await {
-                    Ok((child, link)) => {
-                        self.child = child;
+                match bring_up(&self.place, self.number, &self.device).await {
+                    Ok((process, link)) => {
+                        self.process = process;
                         self.tell_policy(&link).await;
                         self.publish(link, &reason);
                         break;
@@ -284,17 +204,25 @@ impl Supervisor {
     /// Waits until the process has ended, by itself or because it hung, and says why.
     async fn failure(&mut self) -> String {
         let link = self.state.borrow().link.clone();
-        let hung = tokio::select! {
-            status = self.child.wait() => {
-                let how = status.map_or_else(|error| error.to_string(), |how| how.to_string());
-                return format!("ended ({how})");
+        // A process without a link is ending.
+        let closed = async {
+            if let Some(link) = &link {
+                link.closed().await;
             }
-            hung = watch_over(link, self.policy.clone()) => hung,
+        };
+        let hung = tokio::select! {
+            () = closed => {
+                return match tokio::time::timeout(STOP_TIMEOUT, self.process.ended()).await {
+                    Ok(how) => format!("ended ({how})"),
+                    Err(_) => "has closed its control socket".into(),
+                };
+            }
+            hung = watch_over(link.clone(), self.policy.clone()) => hung,
         };
         let seconds = hung.as_secs();
         let reason = format!("was stopped or hung: it answered no heartbeat for {seconds} s");
         tracing::error!(gpu = self.number.0, "partita-gpu {reason}; killing it");
-        if let Err(error) = self.child.kill().await {
+        if let Err(error) = self.process.kill().await {
             tracing::error!(gpu = self.number.0, %error, "partita-gpu cannot be killed");
         }
         reason
@@ -311,11 +239,21 @@ impl Supervisor {
     }
 
     async fn end(mut self) {
-        // The last link closes the control socket, which tells the process to end.
+        let link = self.state.borrow().link.clone();
         self.state.send_modify(|state| state.link = None);
-        if tokio::time::timeout(STOP_TIMEOUT, self.child.wait()).await.is_err() {
+        if self.place.starter == Starter::Systemd {
+            return;
+        }
+        let ended = async {
+            if let Some(link) = link {
+                // The end of the process comes before its answer, or after.
+                drop(link.ask(Ask::End).await);
+            }
+            self.process.ended().await
+        };
+        if tokio::time::timeout(STOP_TIMEOUT, ended).await.is_err() {
             tracing::warn!("partita-gpu does not end; killing it");
-            if let Err(error) = self.child.kill().await {
+            if let Err(error) = self.process.kill().await {
                 tracing::error!(%error, "partita-gpu cannot be killed");
             }
         }
@@ -352,20 +290,88 @@ async fn watch_over(
     since.elapsed()
 }
 
+/// Finds the process, or starts one. Sessions of another version or device are waited for: they go
+/// on until their programs end.
 async fn bring_up(
-    program: &GpuProgram,
+    place: &Place,
+    number: GpuNumber,
     device: &str,
-) -> Result<(Child, Arc<Link>), SupervisionError> {
-    let Running { mut child, pid, control, sessions } = program.start(device)?;
-    match tokio::time::timeout(START_TIMEOUT, Link::greet(control, sessions, pid)).await {
-        Ok(Ok(link)) => Ok((child, link)),
-        Ok(Err(GreetError::Ended)) => {
-            match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
-                Ok(Ok(status)) => Err(SupervisionError::Refused { status }),
-                _ => Err(GreetError::Ended.into()),
+) -> Result<(Process, Arc<Link>), SupervisionError> {
+    let mut start = Instant::now();
+    let mut last_reason = String::new();
+    loop {
+        let left = START_TIMEOUT.saturating_sub(start.elapsed());
+        let called = tokio::time::timeout(left, call(&place.socket, device)).await;
+        let pause = match (called, &place.starter) {
+            (Ok(Ok(link)), _) => {
+                tracing::info!(gpu = number.0, pid = link.pid(), "partita-gpu was found");
+                let process = Process::found(link.pid()).map_err(CallError::Io)?;
+                replace_when_idle(&link, number).await;
+                return Ok((process, link));
             }
+            (Ok(Err(CallError::Later(reason))), _) => {
+                if reason != last_reason {
+                    tracing::warn!(gpu = number.0, "waiting for partita-gpu: {reason}");
+                    last_reason = reason;
+                }
+                start = Instant::now();
+                LATER_PAUSE
+            }
+            (Ok(Err(CallError::Ended | CallError::Greet(GreetError::Ended))), _) => ENDING_PAUSE,
+            (Ok(Err(CallError::Never(text))), _) => return Err(SupervisionError::Never(text)),
+            (Ok(Err(CallError::Nobody(_))), Starter::Partitad(program)) => {
+                return spawn(program, &place.socket, device).await;
+            }
+            (Ok(Err(error)), _) => return Err(error.into()),
+            (Err(_), Starter::Partitad(program)) => {
+                tracing::error!(
+                    gpu = number.0,
+                    "the partita-gpu that is there does not answer; \
+                    starting another one"
+                );
+                return spawn(program, &place.socket, device).await;
+            }
+            (Err(_), Starter::Systemd) => return Err(SupervisionError::Timeout),
+        };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+/// Lets a process of another version end once its sessions have ended; then one of the installed
+/// version follows.
+async fn replace_when_idle(link: &Link, number: GpuNumber) {
+    let own = env!("CARGO_PKG_VERSION");
+    if link.version() == own {
+        return;
+    }
+    tracing::info!(
+        gpu = number.0,
+        "partita-gpu is of version {}, and ends when its sessions have ended; {own} follows",
+        link.version()
+    );
+    if let Err(error) = link.ask(Ask::EndWhenIdle).await {
+        tracing::warn!(gpu = number.0, %error, "partita-gpu of another version goes on");
+    }
+}
+
+async fn spawn(
+    program: &GpuProgram,
+    socket: &Path,
+    device: &str,
+) -> Result<(Process, Arc<Link>), SupervisionError> {
+    let mut child = program.start(device, listen_for_calls(socket)?)?;
+    let failure = match tokio::time::timeout(START_TIMEOUT, call(socket, device)).await {
+        Ok(Ok(link)) => return Ok((Process::Child(child), link)),
+        Ok(Err(error)) => SupervisionError::Call(error),
+        Err(_) => SupervisionError::Timeout,
+    };
+    match tokio::time::timeout(STOP_TIMEOUT, child.wait()).await {
+        Ok(Ok(status)) => Err(SupervisionError::Refused { status }),
+        _ => {
+            if let Err(error) = child.kill().await {
+                tracing::error!(%error, "partita-gpu cannot be killed");
+            }
+            Err(failure)
         }
-        Ok(Err(error)) => Err(error.into()),
-        Err(_) => Err(SupervisionError::Timeout),
     }
 }

@@ -10,7 +10,9 @@ use partita_model::{
     EventBatch, GpuEvent, GpuNumber, GpuReport, Happening, Nanos, PartitionReport, PolicyReport,
     SessionId, SmSet, StatusReport, TenantId, Timekeeping, Totals, TraceReport,
 };
-use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
+use partita_wire::supervise::{
+    Answer, Ask, FrameReader, FromGpu, Ready, RefusalKind, ToGpu, encode,
+};
 use partitad::api::{self, Api, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
@@ -134,7 +136,7 @@ fn events(after: u64) -> EventBatch {
 /// Answers as a data plane with the applications 1 and 2 would; ends at an empty plan.
 fn answer(ask: Ask) -> Option<Answer> {
     Some(match ask {
-        Ask::Heartbeat => Answer::Done,
+        Ask::Heartbeat | Ask::End | Ask::EndWhenIdle => Answer::Done,
         Ask::Status => Answer::Status(Box::new(status_report())),
         Ask::Trace(_) => Answer::Trace(TraceReport {
             timekeeping: Timekeeping::Simulated,
@@ -164,8 +166,12 @@ fn answer(ask: Ask) -> Option<Answer> {
     })
 }
 
+fn ready() -> Ready {
+    Ready { facts: facts(), pid: 77, version: "1".into(), next_session: SessionId(1), config: None }
+}
+
 fn serve_as_gpu(mut control: StdStream) {
-    control.write_all(&encode(&FromGpu::Ready { facts: facts() }).unwrap()).unwrap();
+    control.write_all(&encode(&FromGpu::Ready(Box::new(ready()))).unwrap()).unwrap();
     let mut frames = FrameReader::default();
     let mut buffer = [0; 4096];
     loop {
@@ -196,7 +202,7 @@ async fn gpu_state() -> GpuState {
     control.set_nonblocking(true).unwrap();
     let control = UnixStream::from_std(control).unwrap();
     sessions.set_nonblocking(true).unwrap();
-    let link = Link::greet(control, OwnedFd::from(sessions), 77).await.unwrap();
+    let link = Link::greet(control, OwnedFd::from(sessions)).await.unwrap();
     GpuState {
         facts: Some(link.facts().clone()),
         link: Some(link),

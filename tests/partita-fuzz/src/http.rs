@@ -15,7 +15,9 @@ use partita_model::{
     ApplicationId, ComputeCapability, DeviceKind, GpuNumber, GpuReport, PartitionReport,
     PolicyReport, SessionId, SmSet, StatusReport, TenantId, Timekeeping, TraceReport,
 };
-use partita_wire::supervise::{Answer, Ask, FrameReader, FromGpu, RefusalKind, ToGpu, encode};
+use partita_wire::supervise::{
+    Answer, Ask, FrameReader, FromGpu, Ready, RefusalKind, ToGpu, encode,
+};
 use partitad::api::{self, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
@@ -186,7 +188,7 @@ async fn data_plane(asked: Arc<Mutex<Vec<Ask>>>) -> GpuState {
         serve(other_end, &asked).await;
         drop(unused);
     });
-    let link = Link::greet(control, sessions.into(), 77).await.expect("it greets");
+    let link = Link::greet(control, sessions.into()).await.expect("it greets");
     GpuState { facts: Some(link.facts().clone()), link: Some(link), ..GpuState::default() }
 }
 
@@ -196,7 +198,13 @@ fn pair() -> (UnixStream, UnixStream) {
 
 async fn serve(mut control: UnixStream, asked: &Mutex<Vec<Ask>>) {
     let send = |message: &FromGpu| encode(message).expect("short messages");
-    let mut answers = send(&FromGpu::Ready { facts: facts() });
+    let mut answers = send(&FromGpu::Ready(Box::new(Ready {
+        facts: facts(),
+        pid: 77,
+        version: "1".into(),
+        next_session: SessionId(1),
+        config: None,
+    })));
     let (mut frames, mut buffer) = (FrameReader::default(), [0; 4096]);
     loop {
         control.write_all(&answers).await.expect("the API reads");

@@ -4,7 +4,7 @@
 //! Whatever fails concerns that client alone. It gets its memory, its place in the engine and one
 //! answer.
 
-use super::{Attention, FIRST_SESSION, Seat, Shell, ShellError, watch};
+use super::{Attention, FIRST_SESSION, Seat, Shell, watch};
 use crate::control::ControlError;
 use crate::session::ClientSession;
 use partita_engine::{CloseReason, SessionIdentity};
@@ -16,6 +16,7 @@ use partita_wire::{
 };
 use rustix::io::Errno;
 use std::collections::VecDeque;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
@@ -24,24 +25,40 @@ use std::time::Instant;
 const SESSIONS: usize = 4096;
 
 impl Shell {
-    pub(super) fn receive_sessions(&mut self) -> Result<(), ShellError> {
+    pub(super) fn receive_sessions(&mut self) {
         loop {
-            let mut packet = match message::receive(&self.new_sessions, MAX_HAND_OVER_BYTES) {
-                Ok(packet) => packet,
-                Err(MessageError::System { source: Errno::AGAIN, .. }) => return Ok(()),
-                Err(MessageError::Closed) => return Err(ControlError::Closed.into()),
-                Err(error) => return Err(error.into()),
-            };
-            let [client] = packet.take_fds()?;
-            match serde_json::from_slice::<HandOver>(&packet.bytes) {
-                Ok(hand_over) => {
-                    let session = hand_over.session;
-                    self.welcome(&client, hand_over);
-                    self.control.send(FromGpu::ClientAnswered { session })?;
-                }
+            let Some(line) = &self.line else { return };
+            match self.next_hand_over(&line.sessions) {
+                Ok(packet) => self.receive_session(packet),
+                Err(MessageError::System { source: Errno::AGAIN, .. }) => return,
+                Err(MessageError::Closed) => return self.lose_line(&ControlError::Closed),
                 Err(error) => {
-                    tracing::error!(%error, "partitad hands over something that is no session")
+                    return self.lose_line(&ControlError::Io(io::Error::other(error)));
                 }
+            }
+        }
+    }
+
+    /// The next client that `partitad` has handed over, and who it is.
+    pub(super) fn next_hand_over(
+        &self,
+        sessions: &OwnedFd,
+    ) -> Result<(OwnedFd, Vec<u8>), MessageError> {
+        let mut packet = message::receive(sessions, MAX_HAND_OVER_BYTES)?;
+        let [client] = packet.take_fds()?;
+        Ok((client, packet.bytes))
+    }
+
+    pub(super) fn receive_session(&mut self, (client, packet): (OwnedFd, Vec<u8>)) {
+        match serde_json::from_slice::<HandOver>(&packet) {
+            Ok(hand_over) => {
+                let session = hand_over.session;
+                self.count_session(session);
+                self.welcome(&client, hand_over);
+                self.tell(FromGpu::ClientAnswered { session });
+            }
+            Err(error) => {
+                tracing::error!(%error, "partitad hands over something that is no session")
             }
         }
     }

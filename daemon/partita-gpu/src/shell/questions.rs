@@ -3,7 +3,7 @@
 //!
 //! An order that cannot be carried out is refused with its reason, and changes nothing.
 
-use super::{Shell, ShellError};
+use super::Shell;
 use crate::calibration;
 use crate::interference::Interference;
 use partita_device::Activity;
@@ -21,26 +21,44 @@ const EVENTS_PER_ANSWER: usize = 512;
 
 impl Shell {
     /// Announces an event to a `partitad` that knows all events before it, once.
-    pub(super) fn announce(&mut self) -> Result<(), ShellError> {
+    pub(super) fn announce(&mut self) {
         if self.announce_after.is_some_and(|last| last < self.engine.last_event()) {
             self.announce_after = None;
-            self.control.send(FromGpu::News)?;
+            self.tell(FromGpu::News);
         }
-        Ok(())
     }
 
-    pub(super) fn read_control(&mut self) -> Result<(), ShellError> {
-        self.control.read()?;
-        while let Some(ToGpu { id, ask }) = self.control.next_question()? {
-            let answer = self.answer(ask);
-            self.control.answer(id, answer)?;
+    pub(super) fn read_control(&mut self) {
+        let Some(line) = &mut self.line else { return };
+        let read = line.control.read();
+        // What came before the end of the line counts.
+        loop {
+            let Some(line) = &mut self.line else { return };
+            match line.control.next_question() {
+                Ok(Some(ToGpu { id, ask })) => {
+                    let answer = self.answer(ask);
+                    self.tell(FromGpu::Answer { id, answer });
+                }
+                Ok(None) => break,
+                Err(error) => return self.lose_line(&error),
+            }
         }
-        Ok(())
+        if let Err(error) = read {
+            self.lose_line(&error);
+        }
     }
 
     fn answer(&mut self, ask: Ask) -> Answer {
         match ask {
             Ask::Heartbeat => Answer::Done,
+            Ask::EndWhenIdle => {
+                self.ending.drain();
+                Answer::Done
+            }
+            Ask::End => {
+                self.ending.order();
+                Answer::Done
+            }
             Ask::Status => Answer::Status(Box::new(self.status())),
             Ask::Accounts => Answer::Accounts(Box::new(self.engine.accounts(&*self.device))),
             Ask::Events { after } => {
@@ -114,6 +132,7 @@ impl Shell {
                 self.memory.configure(&config.host_memory);
                 self.set_unfenced(&config.unfenced);
                 self.engine.set_policy(self.device.as_mut(), deciders);
+                self.config = Some(config.clone());
                 Answer::Done
             }
             Err(error) => refused(error.to_string()),

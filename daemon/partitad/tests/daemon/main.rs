@@ -17,6 +17,7 @@ mod many_kernels;
 mod memory;
 mod metrics;
 mod preparing;
+mod restart;
 mod rights;
 mod sessions;
 #[path = "../support/mod.rs"]
@@ -79,7 +80,7 @@ impl Daemon {
     fn command(device: &str, sockets: &Path) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_partitad"));
         command
-            .args(["--device", device, "--ready-fd", "1", "--end-with-parent", "--socket-dir"])
+            .args(["--device", device, "--ready-fd", "1", "--socket-dir"])
             .arg(sockets)
             .env("PARTITA_STATE_DIR", sockets.with_file_name("state"))
             .env("PARTITA_GPU", gpu_binary())
@@ -114,13 +115,16 @@ impl Daemon {
         let file = File::create(folder.path().join("log")).unwrap();
         let log = stderr.unwrap_or_else(|| file.into());
         let mut command = Daemon::command(device, &folder.path().join("sockets"));
-        command.args(more).envs(variables.iter().copied()).stderr(log);
-        let mut child = command.spawn().unwrap();
+        command.arg("--end-with-parent").args(more).envs(variables.iter().copied()).stderr(log);
+        Daemon { child: command.spawn().unwrap(), folder }.ready()
+    }
+
+    /// Waits until clients can connect.
+    fn ready(mut self) -> Daemon {
         let mut line = String::new();
-        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        let daemon = Daemon { child, folder };
-        assert_eq!(line, "READY\n", "{}", daemon.log());
-        daemon
+        BufReader::new(self.child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        assert_eq!(line, "READY\n", "{}", self.log());
+        self
     }
 
     fn sockets(&self) -> PathBuf {
