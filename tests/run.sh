@@ -48,13 +48,21 @@ if [ "${1:-}" = --lint ]; then
     deny="$PARTITA_CACHE_DIR/tools/bin/cargo-deny"
     [ -x "$deny" ] || cargo install cargo-deny --version 0.20.2 --locked --quiet --root "$PARTITA_CACHE_DIR/tools"
     "$deny" --log-level error check bans licenses sources
-    step "systemd unit"
+    step "systemd units"
     ensure "systemd-analyze --version" systemd
-    unit="$(mktemp -d)"
-    # The unit names installed binaries; what is checked is everything else in it.
-    sed 's|/usr/bin/[a-z-]*|/bin/true|' systemd/partitad.service >"$unit/partitad.service"
-    complaints="$(systemd-analyze verify --man=no "$unit/partitad.service" 2>&1 || true)"
-    rm -rf "$unit"
+    units="$(mktemp -d)"
+    # The units name installed binaries; what is checked is everything else in them.
+    for unit in partitad.service partitad.socket partita-gpu@.service partita-gpu@.socket; do
+        sed 's|/usr/bin/[a-z-]*|/bin/true|' "systemd/$unit" >"$units/$unit"
+    done
+    complaints="$(cd "$units" && systemd-analyze verify --man=no ./partitad.socket ./partitad.service \
+        ./partita-gpu@0.socket ./partita-gpu@0.service 2>&1 || true)"
+    # The highest exposure, times ten, that each unit may have.
+    for limit in partitad.service:10 partita-gpu@.service:25; do
+        systemd-analyze security --offline=true --no-pager --threshold="${limit#*:}" "$units/${limit%:*}" >"$units/said" ||
+            complaints+="${limit%:*}: $(tail -1 "$units/said"), above ${limit#*:} tenths"$'\n'
+    done
+    rm -rf "$units"
     [ -z "$complaints" ] || { echo "$complaints" >&2; exit 1; }
 elif [ $# -gt 0 ]; then
     echo "usage: tests/run.sh [--lint]" >&2
