@@ -34,6 +34,10 @@ enum Served {
 const SESSION_TURN: Duration = Duration::from_micros(250);
 const LOOK_AFTER: usize = 8;
 
+/// How long a question of `partitad` may wait, beside the turn of one session: the turns of a crowd
+/// take tens of milliseconds.
+const QUESTIONS_EVERY: Duration = Duration::from_micros(250);
+
 /// A session with this many operations is held. Its operations then take about 10 MB.
 const MOST_OPERATIONS: usize = 1 << 14;
 /// A session with this many streams that wait for room is held. The engine looks at each of them
@@ -219,9 +223,13 @@ impl Shell {
             self.first = *second;
         }
         let now = Instant::now();
-        let mut restless = false;
+        let (mut restless, mut looked) = (false, now);
         for id in turn {
             restless |= self.serve(id, now) != Served::Asleep;
+            if looked.elapsed() >= QUESTIONS_EVERY {
+                looked = Instant::now();
+                self.read_control();
+            }
         }
         restless
     }
