@@ -6,6 +6,7 @@
 //! shared, if only at a border, stands out.
 
 use crate::table::nanos;
+use crate::trace::time_of;
 use partita_model::{
     ApplicationId, ResidencyKind, SmId, SmSet, Timekeeping, TraceEntry, TraceReport,
 };
@@ -97,15 +98,9 @@ impl Scale {
     }
 }
 
-fn letter(index: usize) -> char {
+/// The letter of the application at this place; letters repeat after `z`.
+pub fn letter(index: usize) -> char {
     LETTERS.chars().nth(index % LETTERS.len()).unwrap_or('?')
-}
-
-fn time_of(entry: &TraceEntry) -> u64 {
-    match entry {
-        TraceEntry::Residency { change, .. } => change.time.0,
-        TraceEntry::Resize { time, .. } => time.0,
-    }
 }
 
 /// Joins arrivals and departures of CTAs to stretches. A stretch that is open at `now` ends there.

@@ -4,7 +4,8 @@
 //! Each family of commands is a module with its own arguments and its own error. A command returns
 //! its output, or a [`Failure`]. Only [`end`] writes to stdout: a reader that goes away is no error
 //! there. The exceptions are `run` and `bench`, which become another program and have no output of
-//! their own, and `demo`, which writes while it runs.
+//! their own, and `demo`, `top` and whatever has `--watch`, which write
+//! while they run.
 //!
 //! This is a library for `partita-bench` only, which prints and fails as `partita` does: the
 //! modules that both use are public.
@@ -32,7 +33,9 @@ mod sockets;
 mod state_dir;
 mod status;
 pub mod table;
+mod top;
 mod trace;
+mod watch;
 mod why;
 
 use clap::{Parser, Subcommand};
@@ -49,6 +52,8 @@ Examples:
       run a CUDA program on the system's daemon; without a daemon, on a private emulated GPU
   partita status
       show the GPU, the applications on it and their SMs
+  partita top
+      watch the GPU live, and steer applications by keys
   partita why
       explain why each application has its SMs
   partita predict 1=12 2=12
@@ -71,6 +76,7 @@ enum Command {
     Demo(demo::DemoArgs),
     Run(run::RunArgs),
     Status(status::StatusArgs),
+    Top(top::TopArgs),
     Why(why::WhyArgs),
     Predict(predict::PredictArgs),
     Resize(resize::ResizeArgs),
@@ -98,6 +104,7 @@ pub fn main() -> ExitCode {
         Command::Demo(args) => args.execute(),
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),
+        Command::Top(args) => args.execute(),
         Command::Why(args) => args.execute(),
         Command::Predict(args) => args.execute(),
         Command::Resize(args) => args.execute(),

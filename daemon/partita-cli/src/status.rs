@@ -3,6 +3,7 @@
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
+use crate::watch::repeat::Watch;
 use clap::Args;
 use partita_model::{
     ApplicationId, Class, DeviceKind, GpuStatus, HostTime, OtherUsers, Sharing, SmSet,
@@ -17,6 +18,8 @@ Examples:
       show the GPU, the applications on it, their SMs, and the forms of their kernels
   partita status --gpu 1
       show GPU 1 only, where the daemon serves several
+  partita status --watch 0.5
+      the same again every half second
   partita status --json | jq '.partitions'
       the same as JSON, as GET /v1/status returns it";
 
@@ -29,6 +32,9 @@ pub struct StatusArgs {
     json: bool,
 
     #[command(flatten)]
+    watch: Watch,
+
+    #[command(flatten)]
     gpu: OfGpu,
 
     #[command(flatten)]
@@ -38,6 +44,10 @@ pub struct StatusArgs {
 impl StatusArgs {
     /// Asks and shows.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        self.watch.run(|| self.once())
+    }
+
+    fn once(&self) -> Result<Vec<u8>, Failure> {
         if self.json {
             let mut answer = self.target.get_raw(&self.gpu.path("/v1/status"))?;
             answer.push(b'\n');

@@ -1,12 +1,15 @@
 //! Text in columns, and quantities as people read them.
 
+use comfy_table::ContentArrangement;
 use comfy_table::presets::NOTHING;
+use std::io::IsTerminal;
 
 /// Spaces between two columns.
 const GAP: u16 = 2;
 
 /// Rows of cells, printed in columns that are as wide as their widest cell. Lines have no spaces at
-/// their ends. Scripts cut these columns: the form stays.
+/// their ends. Scripts cut these columns: the form stays, but on a terminal too narrow for a table
+/// its cells have several lines.
 pub struct Table {
     table: comfy_table::Table,
 }
@@ -30,13 +33,32 @@ impl Table {
         self.table.is_empty()
     }
 
-    /// The table as lines.
+    /// The table as lines, as wide as the terminal where stdout is one.
     pub fn render(&mut self) -> String {
+        self.render_within(terminal_width())
+    }
+
+    fn render_within(&mut self, width: Option<u16>) -> String {
+        if let Some(width) = width {
+            // The last column has a gap behind it, too, which is cut off.
+            self.table.set_width(width.saturating_add(GAP));
+            self.table.set_content_arrangement(ContentArrangement::Dynamic);
+        }
         for column in self.table.column_iter_mut() {
             column.set_padding((0, GAP));
         }
         self.table.trim_fmt() + "\n"
     }
+}
+
+/// The columns of the terminal that stdout is, where it is one.
+pub fn terminal_width() -> Option<u16> {
+    if !std::io::stdout().is_terminal() {
+        return None;
+    }
+    let size = rustix::termios::tcgetwinsize(std::io::stdout()).ok()?;
+    // A terminal without a size, as a serial line has it, has 0 columns.
+    Some(size.ws_col).filter(|columns| *columns > 0)
 }
 
 /// The text with control characters escaped.
@@ -87,6 +109,25 @@ mod tests {
             table.render(),
             "ID  NAME           SMS\n1   poly           0-11\n12  p\\n\\u{1b}[31m\n"
         );
+    }
+
+    #[test]
+    fn a_narrow_terminal_gets_cells_of_several_lines() {
+        let table = || {
+            let mut table = Table::new(&["APP", "KERNEL", "WHY NOT A WORKER"]);
+            let reason = "a barrier in a branch that depends on the thread";
+            table.row(["1".into(), "_Z4polyPf".into(), reason.into()]);
+            table
+        };
+        let (wide, narrow) = (table().render_within(Some(100)), table().render_within(Some(40)));
+        assert_eq!(wide, table().render_within(None));
+        assert!(narrow.lines().all(|line| line.len() <= 40), "{narrow}");
+        let words = |text: &str| {
+            let mut words: Vec<String> = text.split_whitespace().map(Into::into).collect();
+            words.sort_unstable();
+            words
+        };
+        assert_eq!(words(&narrow), words(&wide), "nothing is cut off");
     }
 
     #[test]

@@ -3,9 +3,11 @@
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::printable;
+use crate::watch::repeat::Watch;
 use clap::Args;
-use partita_model::{PolicyReport, StatusReport};
+use partita_model::{GpuNumber, GpuStatus, PolicyReport, StatusReport};
 use partita_policy::explain;
+use serde::Serialize;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -13,6 +15,10 @@ Examples:
       explain why each application has its SMs
   partita why --all
       explain every decision that the daemon remembers
+  partita why --watch
+      again every two seconds
+  partita why --json | jq -r '.gpus[].paragraphs[][]'
+      the sentences as JSON: {gpus: [{number, selector, partitioner, stage, paragraphs}]}
   partita status --json | jq '.policy.decisions'
       the decisions with their evidence, as JSON";
 
@@ -24,6 +30,13 @@ pub struct WhyArgs {
     #[arg(long)]
     all: bool,
 
+    /// Print JSON: for each GPU its number, the policy and the sentences by decision.
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    watch: Watch,
+
     #[command(flatten)]
     gpu: OfGpu,
 
@@ -34,7 +47,16 @@ pub struct WhyArgs {
 impl WhyArgs {
     /// Asks and explains.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        self.watch.run(|| self.once())
+    }
+
+    fn once(&self) -> Result<Vec<u8>, Failure> {
         let report: StatusReport = self.target.get(&self.gpu.path("/v1/status"))?;
+        if self.json {
+            let mut answer = serde_json::to_vec(&Reasons::of(report, self.all))?;
+            answer.push(b'\n');
+            return Ok(answer);
+        }
         Ok(render_all(&report, self.all).into_bytes())
     }
 }
@@ -53,12 +75,48 @@ fn render_all(report: &StatusReport, all: bool) -> String {
     titled.join("\n")
 }
 
-fn render(policy: &PolicyReport, all: bool) -> String {
-    let paragraphs: Vec<Vec<String>> =
+/// The answer with `--json`.
+#[derive(Serialize)]
+struct Reasons {
+    gpus: Vec<GpuReasons>,
+}
+
+/// The reasons on one GPU.
+#[derive(Serialize)]
+struct GpuReasons {
+    number: GpuNumber,
+    selector: String,
+    partitioner: String,
+    stage: String,
+    /// The sentences, one list for each decision, oldest first.
+    paragraphs: Vec<Vec<String>>,
+}
+
+impl Reasons {
+    fn of(mut report: StatusReport, all: bool) -> Reasons {
+        let others = std::mem::take(&mut report.others);
+        let gpus = std::iter::once(GpuStatus::from(report)).chain(others);
+        let gpus = gpus.map(|GpuStatus { gpu, policy, .. }| GpuReasons {
+            number: gpu.number,
+            paragraphs: paragraphs(&policy, all),
+            selector: policy.selector,
+            partitioner: policy.partitioner,
+            stage: policy.stage,
+        });
+        Reasons { gpus: gpus.collect() }
+    }
+}
+
+fn paragraphs(policy: &PolicyReport, all: bool) -> Vec<Vec<String>> {
+    let mut paragraphs: Vec<Vec<String>> =
         if all { policy.decisions.iter().map(explain).collect() } else { vec![policy.why.clone()] };
-    let text: Vec<String> = paragraphs
+    paragraphs.retain(|sentences| !sentences.is_empty());
+    paragraphs
+}
+
+fn render(policy: &PolicyReport, all: bool) -> String {
+    let text: Vec<String> = paragraphs(policy, all)
         .iter()
-        .filter(|sentences| !sentences.is_empty())
         .map(|sentences| sentences.iter().map(|sentence| printable(sentence) + "\n").collect())
         .collect();
     if text.is_empty() {
@@ -88,5 +146,11 @@ mod tests {
         );
         policy.why = vec!["One.".into(), "Two \u{1b}.".into()];
         assert_eq!(render(&policy, false), "One.\nTwo \\u{1b}.\n");
+        let mut report = crate::watch::samples::report();
+        report.policy = policy;
+        let json = serde_json::to_value(Reasons::of(report, false)).unwrap();
+        let expected = serde_json::json!({"gpus": [{"number": 0, "selector": "everyone",
+            "partitioner": "even", "stage": "", "paragraphs": [["One.", "Two \u{1b}."]]}]});
+        assert_eq!(json, expected);
     }
 }
