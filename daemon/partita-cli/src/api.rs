@@ -108,6 +108,17 @@ impl Target {
         Target { socket_dir: Some(folder.to_owned()) }
     }
 
+    /// Whether this process's user may change things: root, or the user who made the socket.
+    pub fn is_administrator(&self) -> bool {
+        use std::os::unix::fs::MetadataExt as _;
+        let uid = rustix::process::geteuid();
+        let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));
+        let mut owners = folders.iter().filter_map(|folder| {
+            std::fs::metadata(folder.join(API_SOCKET)).ok().map(|metadata| metadata.uid())
+        });
+        uid.is_root() || owners.next() == Some(uid.as_raw())
+    }
+
     /// `GET path`.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         let (socket, body) = self.request(Method::GET, path, None)?;

@@ -4,7 +4,7 @@
 //! Each family of commands is a module with its own arguments and its own error. A command returns
 //! its output, or a [`Failure`]. Only [`end`] writes to stdout: a reader that goes away is no error
 //! there. The exceptions are `run` and `bench`, which become another program and have no output of
-//! their own, and `demo`, `top` and whatever has `--watch`, which write
+//! their own, and `demo`, `top`, `web` and whatever has `--watch`, which write
 //! while they run.
 //!
 //! This is a library for `partita-bench` only, which prints and fails as `partita` does: the
@@ -36,6 +36,7 @@ pub mod table;
 mod top;
 mod trace;
 mod watch;
+mod web;
 mod why;
 
 use clap::{Parser, Subcommand};
@@ -54,6 +55,8 @@ Examples:
       show the GPU, the applications on it and their SMs
   partita top
       watch the GPU live, and steer applications by keys
+  partita web
+      the same in a browser, read only
   partita why
       explain why each application has its SMs
   partita predict 1=12 2=12
@@ -77,6 +80,7 @@ enum Command {
     Run(run::RunArgs),
     Status(status::StatusArgs),
     Top(top::TopArgs),
+    Web(web::WebArgs),
     Why(why::WhyArgs),
     Predict(predict::PredictArgs),
     Resize(resize::ResizeArgs),
@@ -105,6 +109,7 @@ pub fn main() -> ExitCode {
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),
         Command::Top(args) => args.execute(),
+        Command::Web(args) => args.execute(),
         Command::Why(args) => args.execute(),
         Command::Predict(args) => args.execute(),
         Command::Resize(args) => args.execute(),
