@@ -1,7 +1,7 @@
 //! Text in columns, and quantities as people read them.
 
-use comfy_table::ContentArrangement;
 use comfy_table::presets::NOTHING;
+use comfy_table::{ColumnConstraint, ContentArrangement, Width};
 use std::io::IsTerminal;
 
 /// Spaces between two columns.
@@ -12,6 +12,8 @@ const GAP: u16 = 2;
 /// its cells have several lines.
 pub struct Table {
     table: comfy_table::Table,
+    /// The width of each heading, in columns.
+    least: Vec<u16>,
 }
 
 impl Table {
@@ -19,7 +21,8 @@ impl Table {
     pub fn new(heading: &[&str]) -> Self {
         let mut table = comfy_table::Table::new();
         table.load_style(NOTHING).set_header(heading);
-        Table { table }
+        let width = |text: &&str| u16::try_from(text.chars().count()).unwrap_or(u16::MAX);
+        Table { table, least: heading.iter().map(width).collect() }
     }
 
     /// Appends a row. Names come from programs: control characters are shown, not sent to the
@@ -44,8 +47,10 @@ impl Table {
             self.table.set_width(width.saturating_add(GAP));
             self.table.set_content_arrangement(ContentArrangement::Dynamic);
         }
-        for column in self.table.column_iter_mut() {
+        for (column, least) in self.table.column_iter_mut().zip(&self.least) {
             column.set_padding((0, GAP));
+            // Headings stay whole.
+            column.set_constraint(ColumnConstraint::LowerBoundary(Width::Fixed(least + GAP)));
         }
         self.table.trim_fmt() + "\n"
     }
@@ -128,6 +133,11 @@ mod tests {
             words
         };
         assert_eq!(words(&narrow), words(&wide), "nothing is cut off");
+        let tight = table().render_within(Some(32));
+        assert!(
+            tight.starts_with("APP  KERNEL") && tight.contains("WHY NOT A WORKER\n"),
+            "{tight}"
+        );
     }
 
     #[test]
