@@ -52,10 +52,10 @@ if [ "${1:-}" = --lint ]; then
     ensure "systemd-analyze --version" systemd
     units="$(mktemp -d)"
     # The units name installed binaries; what is checked is everything else in them.
-    for unit in partitad.service partitad.socket partita-gpu@.service partita-gpu@.socket; do
+    for unit in partitad.service partitad.socket partitad-api.socket partita-gpu@.service partita-gpu@.socket; do
         sed 's|/usr/bin/[a-z-]*|/bin/true|' "systemd/$unit" >"$units/$unit"
     done
-    complaints="$(cd "$units" && systemd-analyze verify --man=no ./partitad.socket ./partitad.service \
+    complaints="$(cd "$units" && systemd-analyze verify --man=no ./partitad.socket ./partitad-api.socket ./partitad.service \
         ./partita-gpu@0.socket ./partita-gpu@0.service 2>&1 || true)"
     # The highest exposure, times ten, that each unit may have.
     for limit in partitad.service:10 partita-gpu@.service:25; do

@@ -7,14 +7,13 @@
 use partita_model::GpuNumber;
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::net::sockopt::socket_type;
+use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen, socket_with,
 };
-use rustix::process::{PidfdFlags, PidfdGetfdFlags, getpid, pidfd_getfd, pidfd_open};
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -69,8 +68,9 @@ pub struct SocketFolder {
     _lock: File,
 }
 
-/// The listening sockets that systemd has made and handed over (`LISTEN_FDS`). They differ by their
-/// kind. Clients that connect while no `partitad` runs wait in them.
+/// The listening sockets that systemd has made and handed over. They are standard input and
+/// standard output, because those two can be taken without touching bare descriptor numbers. They
+/// differ by their kind. Clients that connect while no `partitad` runs wait in them.
 #[derive(Default, Debug)]
 pub struct Activated {
     clients: Option<OwnedFd>,
@@ -84,10 +84,12 @@ impl Activated {
     /// The system's.
     pub fn take() -> io::Result<Activated> {
         let mut found = Activated::default();
-        // Safe code may not take over a bare number; a copy of the descriptor serves.
-        let this = pidfd_open(getpid(), PidfdFlags::empty())?;
-        for number in sd_notify::listen_fds()? {
-            let socket = pidfd_getfd(&this, number, PidfdGetfdFlags::empty())?;
+        for fd in [io::stdin().as_fd(), io::stdout().as_fd()] {
+            // Anything but a listening socket is not systemd's.
+            if !socket_acceptconn(fd).unwrap_or(false) {
+                continue;
+            }
+            let socket = fd.try_clone_to_owned()?;
             rustix::io::ioctl_fionbio(&socket, true)?;
             match socket_type(&socket)? {
                 SocketType::SEQPACKET => found.clients = Some(socket),
