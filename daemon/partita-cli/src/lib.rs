@@ -95,6 +95,12 @@ enum Command {
     Keeper(run::KeeperArgs),
 }
 
+/// The command line, for manual pages and completions.
+#[must_use]
+pub fn command() -> clap::Command {
+    <Cli as clap::CommandFactory>::command()
+}
+
 /// Runs the command that this process's command line asks for.
 #[must_use]
 pub fn main() -> ExitCode {

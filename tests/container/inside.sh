@@ -1,0 +1,92 @@
+#!/bin/bash
+# What tests/container.sh runs inside the booted container: installs the packages, and restarts, kills and
+# upgrades the daemon under a running program. Ends with 0 where all of it holds.
+set -uo pipefail
+cd "$(dirname "$0")"
+export HOME=/root TERM=dumb
+client=
+
+fail() {
+    echo "container: FAILED: $*"
+    systemctl --no-pager --lines 0 status partitad.service 'partita-gpu@*.service' partitad.socket partitad-api.socket
+    journalctl --no-pager -q -u 'partita*' | tail -40
+    exit 1
+}
+# within SECONDS WHAT COMMAND...: repeats the command until it succeeds.
+within() {
+    local deadline=$(($(date +%s%N) + $1 * 1000000000)) what="$2"
+    shift 2
+    until "$@" >/dev/null 2>&1; do
+        [ "$(date +%s%N)" -lt "$deadline" ] || fail "$what"
+        sleep 0.02
+    done
+}
+gpu_pid() { systemctl show -P MainPID partita-gpu@0.service; }
+start_client() {
+    rm -f progress
+    partita run python3 client.py spin.ptx progress &
+    client=$!
+    within 60 "the program launches nothing" test -s progress
+}
+goes_on() {
+    local before
+    before="$(cat progress)"
+    within 60 "$1: the program does not go on" sh -c "[ \$(cat progress) -gt $((before + 5)) ]"
+    kill -0 $client || fail "$1: the program has ended"
+}
+# back WHAT: waits for the API, and says how long that took.
+back() {
+    local start
+    start="$(date +%s%N)"
+    within 20 "$1: the API is not back" partita status
+    echo "container: $1: the API was back after $((($(date +%s%N) - start) / 1000000)) ms"
+}
+newcomer() { partita run python3 client.py spin.ptx progress.new 3 || fail "$1: a new program is not served"; }
+
+echo "container: install"
+dpkg -i old/partitad_*.deb old/partita_*.deb old/partita-bench_*.deb >dpkg.log 2>&1 || { cat dpkg.log; fail "install"; }
+back "install"
+systemctl is-active -q partitad.service partitad.socket || fail "the units are not active after the installation"
+getent group partita partita-admin >/dev/null && getent passwd partita >/dev/null || fail "users and groups"
+[ "$(stat -c '%a %U %G' /run/partita/partitad.sock /run/partita/api.sock | sort -u)" = "660 partita partita" ] || fail "rights of the sockets"
+[ "$(stat -c '%a %U' /run/partita/gpu)" = "700 partita" ] || fail "rights of the control sockets"
+partitad --check-config --config /etc/partita/partitad.toml || fail "the configuration that is installed"
+start_client
+gpu="$(gpu_pid)"
+
+echo "container: systemctl restart partitad"
+systemctl restart partitad.service || fail "restart"
+back "restart"
+goes_on "restart"
+[ "$(gpu_pid)" = "$gpu" ] || fail "restart: partita-gpu is another process"
+
+echo "container: kill -9 partitad"
+kill -9 "$(systemctl show -P MainPID partitad.service)"
+back "kill"
+goes_on "kill"
+[ "$(gpu_pid)" = "$gpu" ] || fail "kill: partita-gpu is another process"
+newcomer "kill"
+
+echo "container: upgrade"
+dpkg -i new/partitad_*.deb new/partita_*.deb new/partita-bench_*.deb >dpkg.log 2>&1 || { cat dpkg.log; fail "upgrade"; }
+back "upgrade"
+goes_on "upgrade"
+[ "$(gpu_pid)" = "$gpu" ] || fail "upgrade: partita-gpu is another process"
+
+echo "container: kill -9 partita-gpu"
+kill -9 "$gpu"
+wait $client && fail "the program did not notice the end of partita-gpu"
+within 20 "partita-gpu is not back" sh -c "pid=\$(systemctl show -P MainPID partita-gpu@0.service); [ \$pid -gt 0 -a \$pid != $gpu ]"
+back "kill of partita-gpu"
+newcomer "kill of partita-gpu"
+
+echo "container: purge"
+dpkg -P partita-bench partita partitad >dpkg.log 2>&1 || { cat dpkg.log; fail "purge"; }
+for left in /usr/bin/partitad /usr/bin/partita /etc/partita /var/lib/partita /run/partita /lib/systemd/system/partitad.service; do
+    [ ! -e "$left" ] || fail "purge leaves $left"
+done
+for process in partitad partita-gpu; do
+    ! pgrep -x "$process" >/dev/null || fail "purge leaves $process"
+done
+echo "container: all of it holds"
+exit 0
