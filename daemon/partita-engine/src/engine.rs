@@ -12,7 +12,7 @@ use partita_model::{
     ApplicationId, CudaResult, KernelProfile, LaunchShape, Limits, MemoryQuota, Nanos, Originals,
     SessionId, SessionsPerUser, SmSet, TenantId, TraceReport,
 };
-use partita_policy::{Deciders, PlanError};
+use partita_policy::{Deciders, PlanError, Slowdowns};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -279,6 +279,12 @@ impl Engine {
             machines.observer.set_policy(deciders);
             turn.push(Effect::Replan);
         });
+    }
+
+    /// What the selector knows of slowdowns; `None` where it learns none.
+    #[must_use]
+    pub fn slowdowns(&self) -> Option<&Slowdowns> {
+        self.machines.observer.policy().slowdowns()
     }
 
     /// Lets the workers on these SMs wait at their next task border, in addition to the SMs that

@@ -36,6 +36,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 mod admission;
+mod learnt;
 mod line;
 mod memory;
 mod questions;
@@ -168,6 +169,7 @@ pub struct Shell {
     /// The device's measurements, once a policy has asked for them; `Some(None)` where measuring
     /// failed.
     measured: Option<Option<Measurements>>,
+    memory_of_slowdowns: learnt::Memory,
     epoll: OwnedFd,
     seats: BTreeMap<SessionId, Seat>,
     /// The session that is served first in the next turn.
@@ -244,6 +246,7 @@ impl Shell {
             store,
             text: text.to_owned(),
             measured,
+            memory_of_slowdowns: learnt::Memory::default(),
             epoll,
             seats: BTreeMap::new(),
             first: SessionId(0),
@@ -293,6 +296,7 @@ impl Shell {
             self.wait(pause)?;
             self.carry_out()?;
         }
+        self.keep_slowdowns(true);
         Ok(())
     }
 
@@ -514,6 +518,7 @@ impl Shell {
                 }
                 Action::Released { session } => {
                     self.memory.released(session);
+                    self.keep_slowdowns(false);
                     tracing::debug!(session = session.0, "nothing is left of it");
                 }
                 Action::DeviceLost { reason } => return Err(ShellError::Lost(reason)),

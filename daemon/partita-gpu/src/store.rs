@@ -2,6 +2,8 @@
 //!
 //! ```text
 //! STATE/devices/DEVICE/calibration     what the device can do
+//! STATE/devices/DEVICE/interference    how much classes of programs slow each other down
+//! STATE/devices/DEVICE/slowdowns       what the policy has learnt of that
 //! STATE/devices/DEVICE/kernels/HASH    what a kernel does, by the hash of its code
 //! ```
 //!
@@ -69,7 +71,7 @@ impl Store {
         io::Read::read_to_end(&mut io::Read::take(file, MOST_BYTES + 1), &mut bytes).ok()?;
         let contents = checked(&bytes).and_then(|body| serde_json::from_slice(body).ok());
         if contents.is_none() {
-            tracing::info!(path = %path.display(), "is damaged or of another version: it is \
+            tracing::warn!(path = %path.display(), "is damaged or of another version: it is \
                 measured again");
         }
         contents

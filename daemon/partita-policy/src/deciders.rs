@@ -3,10 +3,10 @@
 use crate::markov::ModelError;
 use crate::{
     CalibrationError, CdSearch, CdSearchPaper, CdSearchSettings, Demand, Even, Everyone, Kernelet,
-    KerneletSettings, Matching, MatchingSettings, Partitioner, Selector, SlateTable, Smra,
-    SmraSettings, StaticShares, Turns, check_calibration,
+    KerneletSettings, Matching, MatchingSettings, Partitioner, Selector, SlateTable, Slowdowns,
+    Smra, SmraSettings, StaticShares, Turns, check_calibration,
 };
-use partita_model::{Calibration, InterferenceMatrix, PartitionerKind, PolicyConfig, SelectorKind};
+use partita_model::{Calibration, PartitionerKind, PolicyConfig, SelectorKind};
 
 /// Who answers the two questions.
 pub type Deciders = (Box<dyn Selector + Send>, Box<dyn Partitioner + Send>);
@@ -22,22 +22,22 @@ pub enum BuildError {
     Model(#[from] ModelError),
 }
 
-/// The state machines that a configuration names, with the estimated interference matrix.
+/// The state machines that a configuration names, with the estimated slowdowns.
 ///
 /// # Errors
 /// Where the calibration describes no GPU.
 pub fn build(config: &PolicyConfig, hardware: &Calibration) -> Result<Deciders, BuildError> {
-    build_with(config, hardware, InterferenceMatrix::default())
+    build_with(config, hardware, Slowdowns::default())
 }
 
-/// The state machines that a configuration names, with a measured interference matrix.
+/// The state machines that a configuration names, with measured slowdowns.
 ///
 /// # Errors
 /// Where the calibration describes no GPU.
 pub fn build_with(
     config: &PolicyConfig,
     hardware: &Calibration,
-    interference: InterferenceMatrix,
+    slowdowns: Slowdowns,
 ) -> Result<Deciders, BuildError> {
     if config.compares_speeds() {
         check_calibration(hardware)?;
@@ -53,7 +53,7 @@ pub fn build_with(
         }
         SelectorKind::Matching => {
             let settings = MatchingSettings { group: config.group, ..MatchingSettings::default() };
-            let matching = Matching::new(*hardware, settings, interference);
+            let matching = Matching::new(*hardware, settings, slowdowns);
             Box::new(Turns::new(matching, hardware.sm_clock_khz))
         }
     };

@@ -30,17 +30,18 @@ mod policy;
 mod selectors;
 
 pub use advice::{
-    Adviser, Candidate, Expected, Group, Kernelet, KerneletSettings, Matching, MatchingError,
-    MatchingSettings, PairTable, PairTableError, Pattern, Sizes, SlateTable, SlateThresholds,
-    matching, patterns, speeds, throughput, uses,
+    Adviser, Candidate, Choice, Expected, Group, Kernelet, KerneletSettings, Matching,
+    MatchingError, MatchingSettings, PairTable, PairTableError, Pattern, Sizes, SlateTable,
+    SlateThresholds, fillable, matching, pack, patterns, speeds, throughput, uses,
 };
 pub use deciders::{BuildError, Deciders, build, build_with};
 pub use explain::{explain, notice};
 pub use forecast::{Facts, ForecastError};
 pub use models::{
-    CalibrationError, Character, ContentionRules, Launched, Needs, Recorded, Replay, apki,
-    calibrated, check_calibration, classify, compute_intensity, demand, hit_rate, memory_intensity,
-    supply, traffic_of,
+    CalibrationError, Character, Contender, ContentionRules, Kind, Launched, Needs, PairSlowdown,
+    PairSlowdowns, PairSlowdownsError, Recorded, Replay, Slowdowns, apki, calibrated,
+    check_calibration, classify, compute_intensity, demand, hit_rate, memory_intensity, supply,
+    traffic_of,
 };
 pub use models::{latency, markov};
 pub use partitioners::{

@@ -16,6 +16,7 @@
 use crate::measuring::{Clock, Intervals, Measured, Reading};
 use crate::{
     ApplicationSample, Awaits, Character, Decision, Partitioner, Plan, Sample, Selected, Selector,
+    Slowdowns,
 };
 use partita_model::{
     ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Notice, Progress, SmSet,
@@ -247,6 +248,12 @@ impl Policy {
     #[must_use]
     pub fn names(&self) -> (&'static str, &'static str) {
         (self.selector.name(), self.partitioner.name())
+    }
+
+    /// What the selector knows of slowdowns; `None` where it learns none.
+    #[must_use]
+    pub fn slowdowns(&self) -> Option<&Slowdowns> {
+        self.selector.slowdowns()
     }
 
     /// The orders in force.

@@ -43,7 +43,8 @@ use partita_model::{
     ApplicationId, DeviceAddress, GridCounters, Nanos, SessionId, Timekeeping, Traffic, WindowId,
 };
 use partita_policy::{
-    Character, Deciders, Even, Everyone, Launched, Observation, Policy, PolicySettings, traffic_of,
+    Character, Deciders, Even, Everyone, Kind, Launched, Observation, Policy, PolicySettings,
+    traffic_of,
 };
 use profiling::Profiles;
 use slices::Slices;
@@ -377,7 +378,8 @@ impl Observer {
         let recent = self.accounts.get(id)?.recent();
         let kernels: Vec<(Character, f64)> = recent
             .filter_map(|(key, ctas, launched)| {
-                Some((Character::of(self.profiles.get(key)?, launched)?, ctas))
+                let character = Character::of(self.profiles.get(key)?, launched)?;
+                Some((Character { kind: Some(kind(key)), ..character }, ctas))
             })
             .collect();
         let timed: Vec<(Character, f64)> =
@@ -399,6 +401,13 @@ impl Observer {
     pub(crate) fn hit_rate(&self, id: ApplicationId) -> Option<f64> {
         self.hit_rates.get(id)
     }
+}
+
+/// What tells this kernel and shape from others, in every run.
+fn kind((hash, shape): &ProfileKey) -> Kind {
+    let LaunchShape { block: (x, y, z), grid_log2, dynamic_shared } = *shape;
+    let words = [x, y, z, u32::from(grid_log2), dynamic_shared];
+    Kind::of(hash.bytes().chain(words.into_iter().flat_map(u32::to_le_bytes)))
 }
 
 /// The shape of a launch of which an SM holds `ctas_per_sm` CTAs.

@@ -5,12 +5,10 @@
 
 use super::Shell;
 use crate::calibration;
-use crate::interference::Interference;
 use partita_device::Activity;
 use partita_engine::{CancelError, PlanError};
 use partita_model::{
-    Calibration, GpuConfig, GpuNumber, GpuReport, InterferenceMatrix, PolicyConfig, StatusReport,
-    Timekeeping,
+    Calibration, GpuConfig, GpuNumber, GpuReport, PolicyConfig, StatusReport, Timekeeping,
 };
 use partita_policy::calibrated;
 use partita_wire::supervise::{Answer, Ask, FromGpu, PlanRequest, RefusalKind, ToGpu};
@@ -104,13 +102,6 @@ impl Shell {
         measured.and_then(|measured| calibrated(&specified, &measured)).unwrap_or(specified)
     }
 
-    /// What `partita calibrate interference` has measured of this device, else the estimate.
-    fn interference(&self) -> InterferenceMatrix {
-        let kept: Option<Interference> =
-            self.store.as_ref().and_then(|store| store.read(Interference::FILE));
-        kept.unwrap_or_default().matrix()
-    }
-
     fn configure(&mut self, config: &GpuConfig) -> Answer {
         let refused = |detail: String| Answer::Refused { kind: RefusalKind::Invalid, detail };
         if config.policy.compares_speeds() && self.device.facts().timekeeping == Timekeeping::Off {
@@ -119,7 +110,9 @@ impl Shell {
             return refused(text.into());
         }
         let calibration = self.calibration(&config.policy);
-        match partita_policy::build_with(&config.policy, &calibration, self.interference()) {
+        self.keep_slowdowns(true);
+        let slowdowns = self.slowdowns();
+        match partita_policy::build_with(&config.policy, &calibration, slowdowns) {
             Ok(deciders) => {
                 self.device_activity = Activity::Busy;
                 self.engine.set_limits(&config.limits);

@@ -201,6 +201,7 @@ fn character(seed: u64, hardware: &Calibration, warps: u32) -> Character {
         ctas_per_sm: f64::from(warps / of_cta),
         ctas_per_launch: 1e6,
         alone: None,
+        kind: None,
     };
     // As fast as its bandwidth allows, or slower.
     let Ok(sm) = Sm::of(hardware) else { return character };

@@ -286,6 +286,7 @@ fn rounded(character: &Character) -> Character {
         ctas_per_sm: rounded_number(character.ctas_per_sm),
         ctas_per_launch: rounded_number(character.ctas_per_launch),
         alone: character.alone.map(rounded_number),
+        kind: None,
     }
 }
 

@@ -1,39 +1,43 @@
-//! The matching of Punyala §3.2: groups whose classes slow each other down least.
+//! The matching of Punyala §3.2: groups whose members slow each other down least.
 //!
 //! Each application has a contention class ([`ContentionRules`]), and the interference matrix says
-//! how much classes slow each other down. The integer program ([`patterns`]) cuts the candidates
-//! into groups. Candidates of one class are interchangeable: the lowest ids go into the groups of
+//! how much classes slow each other down. The integer program ([`packing`]) cuts the candidates
+//! into groups. Candidates of one sort are interchangeable: the lowest ids go into the groups of
 //! which most is expected. A candidate of unknown class is a group of its own.
 //!
-//! Every group is measured while it runs, and the matrix learns from that
-//! ([`Adviser::learn`]). The matrix counts with a grain of [`GRAIN`], so that the noise of
-//! measurements does not change groups.
+//! Every group is measured while it runs ([`Adviser::learn`]). Measurements go into the matrix, and
+//! into a table of pairs of programs ([`Kind`]). Where two programs have run together, the table
+//! goes before the matrix ([`Slowdowns::expected`]).
+//!
+//! A candidate's *sort* is its class, and its kind where the table has that kind beside another
+//! candidate. So the program is over classes, as printed, until pairs were measured.
 //!
 //! # What differs from the paper
 //!
-//! Groups take turns in proportion to their members, so a group's value is its throughput × its
-//! members. Groups may be smaller than the greatest size where their members would do less
-//! together than in turns ([`Sizes::Any`]).
+//! The paper knows classes only. Groups take turns in proportion to their members, so a group's
+//! value is its throughput × its members. Groups may be smaller than the greatest size where their
+//! members would do less together than in turns ([`Sizes::Any`]).
 //!
 //! # Cost
 //!
-//! The program is solved again only where the numbers of candidates by class or the matrix have
-//! changed. Among more than [`BATCH`] candidates each batch is matched by itself.
+//! The program is solved again only where the sorts of the candidates or the slowdowns between them
+//! have changed by [`GRAIN`], so that the noise of measurements does not change groups. Among more
+//! than [`BATCH`] candidates each batch is matched by itself. The program has [`most_sorts`] sorts
+//! at most; the kinds of which least was measured count as their classes.
 //!
-//! [`patterns`]: mod@super::patterns
+//! [`packing`]: mod@super::packing
 
-use super::patterns::{Counts, Pattern, Sizes, matching, speeds};
+use super::packing::{Choice, fillable, needed, pack};
+use super::patterns::Sizes;
 use super::{Adviser, Candidate, Expected, Group};
-use crate::models::{ContentionRules, Needs};
-use partita_model::{
-    ApplicationId, Calibration, ContentionClass, GroupSize, InterferenceMatrix, Note,
-};
+use crate::models::{ContentionRules, Kind, Needs, Slowdowns};
+use partita_model::{ApplicationId, Calibration, ContentionClass, GroupSize, Note};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Candidates that are matched at once.
 const BATCH: usize = 64;
-/// Steps of a slowdown that tell two matrices apart, in one: an interval is off by more.
+/// Steps of a slowdown that tell two tables apart, in one: an interval is off by more.
 const GRAIN: f64 = 64.0;
 /// Answers that are kept: those of a few batches with a candidate more or less.
 const KEPT: usize = 16;
@@ -58,89 +62,145 @@ impl Default for MatchingSettings {
     }
 }
 
-/// What an answer depends on: numbers by class, and the matrix in steps.
-type Key = (Counts, [i64; 16]);
+/// Candidates that are interchangeable.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+struct Sort {
+    class: ContentionClass,
+    /// `None` where no pair of this kind was measured.
+    kind: Option<Kind>,
+}
 
-/// How often each pattern runs.
-type Answer = Vec<(Pattern, u32)>;
+/// A batch by sort: how many there are of each.
+type Queue = Vec<(Sort, u32)>;
+
+/// How often each group of sorts runs; sorts are places in a [`Queue`].
+type Answer = Vec<(Vec<usize>, u32)>;
+
+/// An answer, and what it depends on.
+#[derive(Clone, Debug)]
+struct Solved {
+    queue: Queue,
+    /// Slowdowns in steps of one part of [`GRAIN`].
+    steps: Vec<i64>,
+    answer: Answer,
+}
 
 /// The matching.
 #[derive(Clone, Debug)]
 pub struct Matching {
     hardware: Calibration,
     settings: MatchingSettings,
-    matrix: InterferenceMatrix,
+    slowdowns: Slowdowns,
     /// The last answers, the oldest first.
-    answers: RefCell<VecDeque<(Key, Answer)>>,
+    solved: RefCell<VecDeque<Solved>>,
 }
 
 impl Matching {
-    /// A matching on a GPU with these numbers. It begins with this matrix.
+    /// A matching on a GPU with these numbers. It begins with these slowdowns.
     #[must_use]
-    pub fn new(
-        hardware: Calibration,
-        settings: MatchingSettings,
-        matrix: InterferenceMatrix,
-    ) -> Self {
-        Matching { hardware, settings, matrix, answers: RefCell::default() }
+    pub fn new(hardware: Calibration, settings: MatchingSettings, slowdowns: Slowdowns) -> Self {
+        Matching { hardware, settings, slowdowns, solved: RefCell::default() }
     }
 
-    /// The matrix with what was learnt.
-    #[must_use]
-    pub fn matrix(&self) -> &InterferenceMatrix {
-        &self.matrix
+    fn sort(&self, candidate: &Candidate) -> Option<Sort> {
+        let character = candidate.character.as_ref()?;
+        let class = self.settings.rules.class(&Needs::of(&self.hardware, character)?)?;
+        Some(Sort { class, kind: character.kind })
     }
 
-    fn class(&self, candidate: &Candidate) -> Option<ContentionClass> {
-        let needs = Needs::of(&self.hardware, candidate.character.as_ref()?)?;
-        self.settings.rules.class(&needs)
+    fn sorts(&self, members: &[Candidate]) -> Option<Vec<Sort>> {
+        members.iter().map(|member| self.sort(member)).collect()
     }
 
-    /// How often each pattern runs.
-    fn answer(&self, queue: Counts) -> Answer {
-        let rounded = rounded(&self.matrix);
-        let key = (queue, steps(&rounded));
-        if let Some((_, known)) = self.answers.borrow().iter().find(|(known, _)| *known == key) {
-            return known.clone();
-        }
-        let value = |pattern: &Pattern| {
-            let members = f64::from(pattern.members());
-            let throughput: f64 = speeds(pattern, &rounded).iter().sum();
-            members * throughput + FEWER_TURNS * (members - 1.0)
-        };
-        let MatchingSettings { group, sizes, .. } = self.settings;
-        // Where the solver fails everybody takes turns.
-        let mut found = matching(queue, group, sizes, &value).unwrap_or_else(|_| alone(queue));
-        let throughput = |pattern: &Pattern| speeds(pattern, &rounded).iter().sum::<f64>();
-        found.sort_by(|(one, _), (other, _)| {
-            throughput(other).total_cmp(&throughput(one)).then_with(|| other.cmp(one))
+    /// The slowdown that is expected, and the number of measurements behind it.
+    fn slowdown(&self, of: Sort, beside: Sort) -> (f64, u64) {
+        self.slowdowns.expected((of.class, of.kind), (beside.class, beside.kind))
+    }
+
+    /// Expected speeds as parts of the speeds alone. What a member loses to each other member adds
+    /// up, as in [`speeds`](super::speeds).
+    fn speeds(&self, members: &[Sort]) -> Vec<f64> {
+        speeds(members.len(), |of, beside| self.slowdown(members[of], members[beside]).0)
+    }
+
+    /// The sort of each application of a batch, where kinds of which no pair in the batch was
+    /// measured count as their classes.
+    fn told_apart(&self, batch: &[(ApplicationId, Sort)]) -> Vec<Sort> {
+        let mut counts = BTreeMap::<Kind, u32>::new();
+        batch.iter().filter_map(|(_, sort)| sort.kind).for_each(|kind| {
+            *counts.entry(kind).or_default() += 1;
         });
-        let mut answers = self.answers.borrow_mut();
-        if answers.len() >= KEPT {
-            answers.pop_front();
+        let pairs = &self.slowdowns.pairs;
+        let known = |kind: Kind| {
+            let beside = |(&other, &count): (&Kind, &u32)| {
+                let there = other != kind || count > 1;
+                let is_known = pairs.of(kind, other).is_some() || pairs.of(other, kind).is_some();
+                there && is_known
+            };
+            counts.iter().filter(|entry| beside(*entry)).count()
+        };
+        let mut kinds: Vec<(usize, Kind)> = match pairs.is_empty() {
+            true => Vec::new(),
+            false => counts.keys().map(|&kind| (known(kind), kind)).collect(),
+        };
+        kinds.retain(|(known, _)| *known > 0);
+        kinds.sort_unstable_by(|one, other| other.0.cmp(&one.0).then(one.1.cmp(&other.1)));
+        // The classes themselves may be sorts, too.
+        kinds.truncate(most_sorts(self.settings.group) - ContentionClass::ALL.len());
+        let kind = |sort: &Sort| sort.kind.filter(|kind| kinds.iter().any(|(_, k)| k == kind));
+        batch.iter().map(|(_, sort)| Sort { kind: kind(sort), ..*sort }).collect()
+    }
+
+    /// How often each group of sorts runs, the one of which most is expected first.
+    fn answer(&self, queue: &Queue) -> Answer {
+        let sorts: Vec<Sort> = queue.iter().map(|(sort, _)| *sort).collect();
+        let steps: Vec<i64> = sorts
+            .iter()
+            .flat_map(|&of| sorts.iter().map(move |&beside| (of, beside)))
+            .map(|(of, beside)| step(self.slowdown(of, beside).0))
+            .collect();
+        let is_same = |solved: &&Solved| solved.steps == steps && solved.queue == *queue;
+        if let Some(solved) = self.solved.borrow().iter().find(is_same) {
+            return solved.answer.clone();
         }
-        answers.push_back((key, found.clone()));
-        found
+        let throughput = |group: &[usize]| -> f64 {
+            let slowdown = |of: usize, beside: usize| {
+                // Steps are below 2^52.
+                #[expect(clippy::cast_precision_loss, reason = "clamped")]
+                let steps = steps[group[of] * sorts.len() + group[beside]] as f64;
+                steps / GRAIN
+            };
+            speeds(group.len(), slowdown).iter().sum()
+        };
+        // Where the solver fails everybody takes turns.
+        let mut answer = solve(queue, self.settings, &throughput).unwrap_or_else(|| alone(queue));
+        answer.sort_by(|(one, _), (other, _)| {
+            throughput(other).total_cmp(&throughput(one)).then_with(|| one.cmp(other))
+        });
+        let mut solved = self.solved.borrow_mut();
+        if solved.len() >= KEPT {
+            solved.pop_front();
+        }
+        solved.push_back(Solved { queue: queue.clone(), steps, answer: answer.clone() });
+        answer
     }
 
     /// The groups of a batch.
-    fn groups(&self, batch: &[(ApplicationId, ContentionClass)]) -> Vec<Group> {
-        let mut waiting: BTreeMap<ContentionClass, VecDeque<ApplicationId>> = BTreeMap::new();
-        let mut queue = [0; 4];
-        for &(application, class) in batch {
-            waiting.entry(class).or_default().push_back(application);
-            queue[class.place()] += 1;
+    fn groups(&self, batch: &[(ApplicationId, Sort)]) -> Vec<Group> {
+        let mut waiting: BTreeMap<Sort, VecDeque<(ApplicationId, Sort)>> = BTreeMap::new();
+        for (&member, sort) in batch.iter().zip(self.told_apart(batch)) {
+            waiting.entry(sort).or_default().push_back(member);
         }
+        let count = |some: &VecDeque<_>| u32::try_from(some.len()).unwrap_or(u32::MAX);
+        let queue: Queue = waiting.iter().map(|(sort, some)| (*sort, count(some))).collect();
         let mut groups = Vec::new();
-        for (pattern, times) in self.answer(queue) {
-            let speeds = speeds(&pattern, &self.matrix);
+        for (group, times) in self.answer(&queue) {
             for _ in 0..times {
-                let next = |class| waiting.get_mut(&class).and_then(VecDeque::pop_front);
-                let members: Vec<_> = pattern.classes().filter_map(next).collect();
-                let mut with: Vec<(ApplicationId, f64)> =
-                    members.into_iter().zip(speeds.iter().copied()).collect();
+                let next = |place: &usize| waiting.get_mut(&queue[*place].0)?.pop_front();
+                let mut with: Vec<(ApplicationId, Sort)> = group.iter().filter_map(next).collect();
                 with.sort_by_key(|(application, _)| *application);
-                let (members, speeds): (Vec<_>, Vec<f64>) = with.into_iter().unzip();
+                let (members, sorts): (Vec<_>, Vec<Sort>) = with.into_iter().unzip();
+                let speeds = self.speeds(&sorts);
                 let expected =
                     Expected { throughput: speeds.iter().sum(), speeds, ..Expected::alone() };
                 groups.push(Group { members, expected: Some(expected) });
@@ -149,16 +209,13 @@ impl Matching {
         groups
     }
 
-    fn classes(&self, members: &[Candidate]) -> Option<Vec<ContentionClass>> {
-        members.iter().map(|member| self.class(member)).collect()
-    }
-
-    fn is_measured(&self, classes: &[ContentionClass]) -> bool {
-        let others = |at: usize| classes.iter().enumerate().filter(move |(other, _)| *other != at);
-        classes
+    fn is_measured(&self, sorts: &[Sort]) -> bool {
+        let others = |at: usize| sorts.iter().enumerate().filter(move |(other, _)| *other != at);
+        let measured = |of: Sort, beside: Sort| self.slowdown(of, beside).1 > 0;
+        sorts
             .iter()
             .enumerate()
-            .all(|(at, &of)| others(at).all(|(_, &beside)| self.matrix.of(of, beside).measured > 0))
+            .all(|(at, &of)| others(at).all(|(_, &beside)| measured(of, beside)))
     }
 }
 
@@ -170,8 +227,8 @@ impl Adviser for Matching {
     fn advise(&self, candidates: &[Candidate]) -> Vec<Group> {
         let (mut known, mut unknown) = (Vec::new(), Vec::new());
         for candidate in candidates {
-            match self.class(candidate) {
-                Some(class) => known.push((candidate.application, class)),
+            match self.sort(candidate) {
+                Some(sort) => known.push((candidate.application, sort)),
                 None => unknown.push(candidate.application),
             }
         }
@@ -202,68 +259,107 @@ impl Adviser for Matching {
             let throughput = group.expected.as_ref()?.throughput;
             let is_member = |candidate: &&Candidate| group.members.contains(&candidate.application);
             let members: Vec<Candidate> = candidates.iter().filter(is_member).copied().collect();
-            let measured = self.is_measured(&self.classes(&members)?);
+            let measured = self.is_measured(&self.sorts(&members)?);
             let is_group = members.len() > 1;
             is_group.then_some(Note::Matched { members: group.members, throughput, measured })
         });
         contends.chain(matched).collect()
     }
 
-    /// Every group tells something of its classes.
+    /// Every group tells something of its members.
     fn is_disputed(&self, members: &[Candidate]) -> bool {
-        members.len() > 1 && self.classes(members).is_some()
+        members.len() > 1 && self.sorts(members).is_some()
     }
 
     /// Each member's loss is charged to the other members in proportion to their expected effect.
     fn learn(&mut self, members: &[Candidate], speeds: &[f64]) {
-        let Some(classes) = self.classes(members).filter(|found| found.len() == speeds.len())
-        else {
+        let Some(sorts) = self.sorts(members).filter(|found| found.len() == speeds.len()) else {
             return;
         };
-        let before = self.matrix.clone();
-        for (at, (&of, &speed)) in classes.iter().zip(speeds).enumerate() {
-            let others: Vec<ContentionClass> =
-                classes.iter().enumerate().filter(|(o, _)| *o != at).map(|(_, c)| *c).collect();
-            let expected: f64 =
-                others.iter().map(|&beside| before.of(of, beside).slowdown - 1.0).sum();
+        let mut measured = Vec::new();
+        for (at, (&of, &speed)) in sorts.iter().zip(speeds).enumerate() {
+            let others = || sorts.iter().enumerate().filter(|(o, _)| *o != at).map(|(_, s)| *s);
+            let loss = |beside: Sort| self.slowdown(of, beside).0 - 1.0;
+            let expected: f64 = others().map(loss).sum();
             let lost = (1.0 / speed - 1.0).max(0.0);
-            let count = f64::from(u32::try_from(others.len()).unwrap_or(u32::MAX));
-            for beside in others {
-                let part = match expected > 0.0 {
-                    true => (before.of(of, beside).slowdown - 1.0) / expected,
-                    false => 1.0 / count,
-                };
-                self.matrix.measure(of, beside, 1.0 + lost * part);
+            let count = f64::from(u32::try_from(others().count()).unwrap_or(u32::MAX));
+            for beside in others() {
+                let part = if expected > 0.0 { loss(beside) / expected } else { 1.0 / count };
+                measured.push((of, beside, 1.0 + lost * part));
+            }
+        }
+        for (of, beside, slowdown) in measured {
+            self.slowdowns.classes.measure(of.class, beside.class, slowdown);
+            if let Some((of, beside)) = of.kind.zip(beside.kind) {
+                self.slowdowns.pairs.measure(of, beside, slowdown);
             }
         }
     }
+
+    fn slowdowns(&self) -> Option<&Slowdowns> {
+        Some(&self.slowdowns)
+    }
+}
+
+/// The most sorts of one integer program: it then has some hundred groups to choose from.
+fn most_sorts(group: GroupSize) -> usize {
+    match group.get() {
+        2 => 24,
+        3 => 12,
+        _ => 8,
+    }
+}
+
+/// Expected speeds in a group: `1 ÷ (1 + Σ (slowdown − 1))` over the other members.
+fn speeds(members: usize, slowdown: impl Fn(usize, usize) -> f64) -> Vec<f64> {
+    let speed = |of: usize| {
+        let others = (0..members).filter(|other| *other != of);
+        let lost: f64 = others.map(|beside| slowdown(of, beside) - 1.0).sum();
+        1.0 / (1.0 + lost)
+    };
+    (0..members).map(speed).collect()
+}
+
+/// The groups with the greatest sum of values; `None` where the solver fails.
+fn solve(
+    queue: &Queue,
+    settings: MatchingSettings,
+    throughput: &dyn Fn(&[usize]) -> f64,
+) -> Option<Answer> {
+    let counts: Vec<u32> = queue.iter().map(|(_, count)| *count).collect();
+    let total: usize = counts.iter().map(|count| *count as usize).sum();
+    let most = usize::from(settings.group.get()).min(total);
+    let value = |group: &[usize]| {
+        let members = f64::from(u32::try_from(group.len()).unwrap_or(u32::MAX));
+        members * throughput(group) + FEWER_TURNS * (members - 1.0)
+    };
+    let (sizes, fixed) = match settings.sizes {
+        Sizes::Any => ((1..=most).collect(), Vec::new()),
+        Sizes::Full => {
+            let times = u32::try_from(total / most.max(1)).unwrap_or(u32::MAX);
+            let rest = Some((total % most.max(1), 1)).filter(|(size, _)| *size > 0);
+            let fixed: Vec<(usize, u32)> = [(most, times)].into_iter().chain(rest).collect();
+            (fixed.iter().map(|(size, _)| *size).collect::<Vec<usize>>(), fixed)
+        }
+    };
+    let groups = sizes.iter().flat_map(|&size| fillable(&counts, size));
+    let valued = groups.map(|sorts| Choice { value: value(&sorts), sorts });
+    let choices = if fixed.is_empty() { needed(valued) } else { valued.collect() };
+    let times = pack(&counts, &choices, &fixed).ok()?;
+    let chosen = choices.into_iter().zip(times).filter(|(_, times)| *times > 0);
+    Some(chosen.map(|(choice, times)| (choice.sorts, times)).collect())
 }
 
 /// Everybody alone.
-fn alone(queue: Counts) -> Answer {
-    let of = |class: usize| {
-        let mut pattern = [0; 4];
-        pattern[class] = 1;
-        (Pattern(pattern), queue[class])
-    };
-    (0..4).map(of).filter(|(_, times)| *times > 0).collect()
+fn alone(queue: &Queue) -> Answer {
+    queue.iter().enumerate().map(|(sort, (_, count))| (vec![sort], *count)).collect()
 }
 
-/// A matrix in steps of one part of [`GRAIN`].
-fn rounded(matrix: &InterferenceMatrix) -> InterferenceMatrix {
-    let step = |slowdown: f64| ((slowdown * GRAIN).round() / GRAIN).max(1.0);
-    InterferenceMatrix::estimated(|of, beside| step(matrix.of(of, beside).slowdown))
-        .unwrap_or_default()
-}
-
-fn steps(rounded: &InterferenceMatrix) -> [i64; 16] {
-    let mut steps = [0; 16];
-    for (step, entry) in steps.iter_mut().zip(rounded.iter()) {
-        // Slowdowns are times of intervals; an absurd one is clamped.
-        #[expect(clippy::cast_possible_truncation, reason = "clamped")]
-        let rounded = (entry.slowdown * GRAIN).clamp(0.0, 1e15) as i64;
-        *step = rounded;
-    }
+/// A slowdown in steps.
+fn step(slowdown: f64) -> i64 {
+    // Slowdowns are times of intervals; an absurd one is clamped.
+    #[expect(clippy::cast_possible_truncation, reason = "clamped")]
+    let steps = (slowdown * GRAIN).round().clamp(GRAIN, 1e15) as i64;
     steps
 }
 
@@ -315,7 +411,7 @@ mod tests {
     fn matched(group: u8) -> Matching {
         let group = GroupSize::try_from(group).unwrap();
         let settings = MatchingSettings { group, ..MatchingSettings::default() };
-        Matching::new(HARDWARE, settings, InterferenceMatrix::default())
+        Matching::new(HARDWARE, settings, Slowdowns::default())
     }
 
     fn ids(groups: &[Group]) -> Vec<Vec<u32>> {
@@ -346,7 +442,7 @@ mod tests {
         // Memory beside compute does less than in turns; memory beside memory does as much.
         matching.learn(&pair(0, 2), &[0.4, 0.4]);
         matching.learn(&pair(0, 1), &[0.52, 0.52]);
-        let slowdown = matching.matrix().of(Memory, Compute).slowdown;
+        let slowdown = matching.slowdowns.classes.of(Memory, Compute).slowdown;
         assert!((slowdown - 2.5).abs() < 1e-9, "{slowdown}");
         assert_eq!(ids(&matching.advise(&all)), [[1, 2], [3, 4]]);
         let notes = matching.notes(&all);
@@ -362,10 +458,117 @@ mod tests {
         let all = candidates(&[Compute, Cache, Memory]);
         // By the estimate A and C take twice as long beside anybody.
         matching.learn(&all, &[0.25, 0.5, 0.5]);
-        let slowdown = |of, beside| matching.matrix().of(of, beside).slowdown;
+        let slowdown = |of, beside| matching.slowdowns.classes.of(of, beside).slowdown;
         assert!((slowdown(Compute, Cache) - 2.5).abs() < 1e-9);
         assert!((slowdown(Compute, Memory) - 2.5).abs() < 1e-9);
         assert!((slowdown(Memory, Compute) - 1.5).abs() < 1e-9);
+    }
+
+    /// Candidates of one class, each of a kind of its own.
+    fn of_kinds(class: ContentionClass, kinds: &[u64]) -> Vec<Candidate> {
+        let candidate = |(id, &kind): (u32, &u64)| Candidate {
+            application: ApplicationId(id),
+            character: Some(Character { kind: Some(Kind(kind)), ..character(class) }),
+        };
+        (1..).zip(kinds).map(candidate).collect()
+    }
+
+    #[test]
+    fn programs_that_were_measured_together_go_before_their_classes() {
+        let mut matching = matched(2);
+        let all = of_kinds(MemoryCache, &[11, 12, 13, 14]);
+        let pair = |a: usize, b: usize| [all[a], all[b]];
+        // By the class all pairs are worth the same. 1 beside 2 does badly, 1 beside 4 well.
+        matching.learn(&pair(0, 1), &[0.52, 0.52]);
+        matching.learn(&pair(2, 3), &[0.52, 0.52]);
+        matching.learn(&pair(0, 3), &[0.9, 0.9]);
+        matching.learn(&pair(1, 2), &[0.6, 0.6]);
+        assert_eq!(ids(&matching.advise(&all)), [[1, 4], [2, 3]]);
+        // The same programs in another run, in another order.
+        let again = of_kinds(MemoryCache, &[14, 13, 12, 11]);
+        assert_eq!(ids(&matching.advise(&again)), [[1, 4], [2, 3]]);
+        // What was kept is enough.
+        let kept = Matching::new(HARDWARE, matching.settings, matching.slowdowns.clone());
+        assert_eq!(matching.advise(&again), kept.advise(&again));
+    }
+
+    #[test]
+    fn the_classes_weigh_a_quarter_of_a_measurement() {
+        let mut matching = matched(2);
+        let all = of_kinds(Compute, &[1, 2]);
+        matching.slowdowns.pairs.measure(Kind(1), Kind(2), 1.0);
+        let sorts = matching.sorts(&all).unwrap();
+        // By the estimate 2.
+        let (slowdown, measured) = matching.slowdown(sorts[0], sorts[1]);
+        assert!((slowdown - (0.25 * 2.0 + 1.0) / 1.25).abs() < 1e-12 && measured == 1);
+        assert_eq!(matching.slowdown(sorts[1], sorts[0]).1, 0, "the other way is not known");
+    }
+
+    /// The greatest sum of values, by trying all groups of the first candidate that is left.
+    fn exhaustive(left: u32, most: usize, value: &dyn Fn(u32) -> f64, known: &mut [f64]) -> f64 {
+        if left == 0 {
+            return 0.0;
+        }
+        let place = usize::try_from(left).unwrap();
+        if known[place].is_nan() {
+            let first = left & left.wrapping_neg();
+            let (others, mut some, mut best) = (left ^ first, left ^ first, f64::MIN);
+            loop {
+                if some.count_ones() < u32::try_from(most).unwrap() {
+                    let rest = exhaustive(others ^ some, most, value, known);
+                    best = best.max(value(first | some) + rest);
+                }
+                if some == 0 {
+                    break;
+                }
+                some = (some - 1) & others;
+            }
+            known[place] = best;
+        }
+        known[place]
+    }
+
+    proptest::proptest! {
+        #![proptest_config(proptest::test_runner::Config::with_cases(48))]
+        #[test]
+        fn groups_of_programs_are_the_exhaustive_matching(
+            slowdowns in proptest::collection::vec(1.0..2.6_f64, 64),
+            most in 2_u8..=4,
+            count in 2_usize..8,
+        ) {
+            let mut matching = matched(most);
+            let count = if most == 4 { count.min(4) } else { count };
+            let kinds: Vec<u64> = (0..u64::try_from(count).unwrap()).collect();
+            let all = of_kinds(Compute, &kinds);
+            let table = |of: usize, beside: usize| slowdowns[of * 8 + beside];
+            for of in 0..count {
+                for beside in 0..count {
+                    // So often that the classes count for nothing.
+                    for _ in 0..400 {
+                        let (of_kind, beside_kind) = (Kind(kinds[of]), Kind(kinds[beside]));
+                        let pairs = &mut matching.slowdowns.pairs;
+                        pairs.measure(of_kind, beside_kind, table(of, beside));
+                    }
+                }
+            }
+            let value = |set: u32| {
+                let members: Vec<usize> = (0..count).filter(|at| set >> at & 1 == 1).collect();
+                let speeds = speeds(members.len(), |a, b| table(members[a], members[b]));
+                members.len() as f64 * speeds.iter().sum::<f64>()
+            };
+            let everybody = (1_u32 << count) - 1;
+            let mut known = vec![f64::NAN; 1 << count];
+            let best = exhaustive(everybody, usize::from(most), &value, &mut known);
+            let reached: f64 = matching
+                .advise(&all)
+                .iter()
+                .map(|group| value(group.members.iter().map(|id| 1 << (id.0 - 1)).sum()))
+                .sum();
+            proptest::prop_assert!(
+                reached >= 0.99 * best && reached <= best + 1e-6,
+                "{reached} of {best}"
+            );
+        }
     }
 
     /// Applications come and go: nobody waits for longer than a turn of each other.
@@ -384,7 +587,7 @@ mod tests {
                     .filter(|&id| here(id))
                     .map(|id| ApplicationSample {
                         profiled: true,
-                        character: Some(character(class(id))),
+                        character: Some(Character { kind: Some(Kind(id)), ..character(class(id)) }),
                         ..ApplicationSample::unseen(u32::try_from(id).unwrap())
                     })
                     .collect();

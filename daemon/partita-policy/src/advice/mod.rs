@@ -12,17 +12,19 @@
 
 mod kernelet;
 mod matching;
+mod packing;
 mod patterns;
 mod plans;
 mod slate;
 
 pub use kernelet::{Kernelet, KerneletSettings};
 pub use matching::{Matching, MatchingSettings};
-pub use patterns::{MatchingError, Pattern, Sizes, matching, patterns, speeds, throughput};
+pub use packing::{Choice, MatchingError, fillable, pack};
+pub use patterns::{Pattern, Sizes, matching, patterns, speeds, throughput};
 pub use plans::{PairTable, PairTableError};
 pub use slate::{SlateTable, SlateThresholds, uses};
 
-use crate::Character;
+use crate::{Character, Slowdowns};
 use partita_model::{ApplicationId, Note, SmPart};
 
 /// An application that waits or runs.
@@ -91,4 +93,9 @@ pub trait Adviser {
 
     /// A group has run together with these speeds ([`Expected::speeds`]).
     fn learn(&mut self, _members: &[Candidate], _speeds: &[f64]) {}
+
+    /// What it knows of slowdowns, to be kept from one start to the next.
+    fn slowdowns(&self) -> Option<&Slowdowns> {
+        None
+    }
 }

@@ -10,10 +10,7 @@
 //! - The patterns of an answer hold exactly the applications of the queue.
 //! - The same queue and values give the same answer.
 
-use good_lp::{
-    Expression, ProblemVariables, ResolutionError, Solution, SolverModel, Variable, constraint,
-    microlp, variable,
-};
+use super::packing::{Choice, MatchingError, pack};
 use partita_model::{ContentionClass, GroupSize, InterferenceMatrix};
 
 /// Numbers of applications, by class in the order of [`ContentionClass::ALL`].
@@ -47,17 +44,6 @@ pub enum Sizes {
     Full,
     /// Any size up to the greatest: applications that slow each other down take turns.
     Any,
-}
-
-/// Why a queue is not matched.
-#[derive(Debug, thiserror::Error)]
-pub enum MatchingError {
-    /// The solver finds no answer. Every value has to be a finite number.
-    #[error("no matching: {0}")]
-    Unsolved(#[from] ResolutionError),
-    /// The solver's answer is no matching of this queue.
-    #[error("the answer of the solver does not hold the queue {0:?}")]
-    Wrong(Counts),
 }
 
 /// All patterns of so many applications, those with more of the first class first. There are
@@ -125,45 +111,17 @@ pub fn matching(
     let fits = |pattern: &Pattern| pattern.0.iter().zip(queue).all(|(one, all)| *one <= all);
     let possible: Vec<Pattern> =
         groups.iter().flat_map(|(size, _)| patterns(*size)).filter(fits).collect();
-    let mut variables = ProblemVariables::new();
-    let times: Vec<Variable> = possible
+    let choices: Vec<Choice> = possible
         .iter()
         .map(|pattern| {
-            let most = f64::from(total / pattern.members().max(1));
-            variables.add(variable().integer().min(0.0).max(most))
+            let sorts = pattern.classes().map(ContentionClass::place).collect();
+            Choice { sorts, value: value(pattern) }
         })
         .collect();
-    let sum = |factor: &dyn Fn(&Pattern) -> f64| -> Expression {
-        possible.iter().zip(&times).map(|(pattern, &times)| factor(pattern) * times).sum()
-    };
-    let mut model = variables.maximise(sum(value)).using(microlp);
-    for (class, &count) in queue.iter().enumerate().filter(|(_, count)| **count > 0) {
-        let holds = sum(&|pattern| f64::from(pattern.0[class]));
-        model.add_constraint(constraint!(holds == f64::from(count)));
-    }
-    for (size, count) in groups.iter().filter_map(|(size, count)| Some((*size, (*count)?))) {
-        let holds = sum(&|pattern| f64::from(u8::from(pattern.members() == size)));
-        model.add_constraint(constraint!(holds == f64::from(count)));
-    }
-    let solution = model.solve()?;
-    let found: Vec<(Pattern, u32)> = possible
-        .iter()
-        .zip(&times)
-        .map(|(&pattern, &times)| (pattern, whole(solution.value(times))))
-        .filter(|(_, times)| *times > 0)
-        .collect();
-    let holds =
-        |class: usize| found.iter().map(|(pattern, times)| pattern.0[class] * times).sum::<u32>();
-    let is_whole = (0..4).all(|class| queue[class] == holds(class));
-    is_whole.then_some(found).ok_or(MatchingError::Wrong(queue))
-}
-
-/// The nearest whole number of a solver's answer.
-fn whole(value: f64) -> u32 {
-    // Bounded by the queue's length, which is 32 bits.
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "bounded")]
-    let whole = value.round().clamp(0.0, f64::from(u32::MAX)) as u32;
-    whole
+    let fixed: Vec<(usize, u32)> =
+        groups.iter().filter_map(|(size, count)| Some((*size as usize, (*count)?))).collect();
+    let times = pack(&queue, &choices, &fixed)?;
+    Ok(possible.into_iter().zip(times).filter(|(_, times)| *times > 0).collect())
 }
 
 #[cfg(test)]

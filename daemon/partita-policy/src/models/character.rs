@@ -10,6 +10,7 @@
 //! | [`Character::llc_bandwidth`], [`Character::dram_bandwidth`] | bytes a second of the GPU |
 //! | [`Character::memory_ratio`] | memory instructions ÷ warp instructions, in \[0, 1\] |
 
+use super::Kind;
 use crate::models::float;
 use partita_model::Calibration;
 use partita_model::profile::KernelProfile;
@@ -39,6 +40,8 @@ pub struct Character {
     /// Nanoseconds from one completed CTA to the next on the whole GPU alone; `None` before that
     /// was measured.
     pub alone: Option<f64>,
+    /// Which kernels these are; `None` where nothing tells.
+    pub kind: Option<Kind>,
 }
 
 /// How a kernel is launched: what its profile does not have.
@@ -70,11 +73,13 @@ impl Character {
             ctas_per_sm: f64::from(launched.ctas_per_sm),
             ctas_per_launch: float(launched.ctas),
             alone: profile.alone,
+            kind: None,
         })
     }
 
     /// The mean of several kernels, each with the number of CTAs that it completed. `None` where
-    /// there are none. The time alone is known where it is known of all of them.
+    /// there are none. The time alone is known where it is known of all of them. The kind is that
+    /// of the kernel that takes the most time, or has the most CTAs where no time is known.
     #[must_use]
     pub fn mean(kernels: &[(Character, f64)]) -> Option<Self> {
         let total: f64 = kernels.iter().map(|(_, ctas)| ctas).sum();
@@ -85,6 +90,11 @@ impl Character {
             kernels.iter().map(|(kernel, ctas)| of(kernel) * ctas).sum::<f64>() / total
         };
         let alone = kernels.iter().map(|(kernel, ctas)| Some(kernel.alone? * ctas));
+        let is_timed = kernels.iter().all(|(kernel, _)| kernel.nanos().is_some());
+        let part = |(kernel, ctas): &(Character, f64)| {
+            if is_timed { kernel.alone.unwrap_or_default() * ctas } else { *ctas }
+        };
+        let most = kernels.iter().max_by(|one, other| part(one).total_cmp(&part(other)));
         Some(Character {
             warp_instructions: mean(|kernel| kernel.warp_instructions),
             memory_instructions: mean(|kernel| kernel.memory_instructions),
@@ -95,6 +105,7 @@ impl Character {
             ctas_per_sm: mean(|kernel| kernel.ctas_per_sm),
             ctas_per_launch: mean(|kernel| kernel.ctas_per_launch),
             alone: alone.sum::<Option<f64>>().map(|sum| sum / total),
+            kind: most.and_then(|(kernel, _)| kernel.kind),
         })
     }
 
@@ -190,5 +201,14 @@ mod tests {
         assert_eq!(unknown.alone, None);
         assert_eq!(Character::mean(&[]), None);
         assert_eq!(Character::mean(&[(other, 0.0)]), None);
+    }
+
+    #[test]
+    fn the_kind_is_that_of_the_longest_kernel() {
+        let of = |kind, alone| Character { kind: Some(Kind(kind)), ..kernel(alone) };
+        let kind = |one, other| Character::mean(&[(one, 1.0), (other, 2.0)]).unwrap().kind;
+        assert_eq!(kind(of(1, Some(50.0)), of(2, Some(80.0))), Some(Kind(2)));
+        assert_eq!(kind(of(1, Some(200.0)), of(2, Some(80.0))), Some(Kind(1)));
+        assert_eq!(kind(of(1, Some(200.0)), of(2, None)), Some(Kind(2)), "by CTAs");
     }
 }

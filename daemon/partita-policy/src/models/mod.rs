@@ -21,6 +21,7 @@ mod contention;
 mod curve;
 pub mod latency;
 pub mod markov;
+mod pair_slowdowns;
 mod replay;
 mod traffic;
 
@@ -31,5 +32,8 @@ pub(crate) use bandwidth::{float, taken};
 pub use character::{Character, Launched};
 pub use contention::{ContentionRules, Needs};
 pub(crate) use curve::{Curve, Observation, full};
+pub use pair_slowdowns::{
+    Contender, Kind, PairSlowdown, PairSlowdowns, PairSlowdownsError, Slowdowns,
+};
 pub use replay::{Recorded, Replay};
 pub use traffic::{compute_intensity, memory_intensity, traffic_of};

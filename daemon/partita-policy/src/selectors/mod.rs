@@ -6,7 +6,7 @@ mod turns;
 pub use everyone::Everyone;
 pub use turns::Turns;
 
-use crate::{IntervalRequest, Sample};
+use crate::{IntervalRequest, Sample, Slowdowns};
 use partita_model::{ApplicationId, Nanos, Note, SmPart};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -27,6 +27,11 @@ pub trait Selector {
 
     /// What it wants to be measured where the partitioner wants nothing.
     fn interval(&self) -> Option<IntervalRequest> {
+        None
+    }
+
+    /// What it knows of slowdowns, to be kept from one start to the next.
+    fn slowdowns(&self) -> Option<&Slowdowns> {
         None
     }
 }

@@ -16,7 +16,7 @@
 
 use super::{Selected, Selector};
 use crate::models::float;
-use crate::{Adviser, Awaits, Candidate, Group, IntervalRequest, Sample};
+use crate::{Adviser, Awaits, Candidate, Group, IntervalRequest, Sample, Slowdowns};
 use partita_model::{ApplicationId, Cause, Cycles, Nanos, Note, SmPart};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -292,6 +292,10 @@ impl<A: Adviser> Selector for Turns<A> {
 
     fn interval(&self) -> Option<IntervalRequest> {
         self.measures.then_some(MEASURE)
+    }
+
+    fn slowdowns(&self) -> Option<&Slowdowns> {
+        self.adviser.slowdowns()
     }
 }
 

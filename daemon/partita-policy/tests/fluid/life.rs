@@ -7,8 +7,8 @@ use partita_model::{
 };
 use partita_policy::{
     ApplicationObservation, CdSearch, CdSearchSettings, Character, Demand, Even, Everyone,
-    Kernelet, KerneletSettings, Observation, Orders, Partitioner, Policy, PolicySettings, Selector,
-    SlateTable, StaticShares, Turns, explain, notice,
+    Kernelet, KerneletSettings, Kind, Observation, Orders, Partitioner, Policy, PolicySettings,
+    Selector, SlateTable, StaticShares, Turns, explain, notice,
 };
 use proptest::prelude::*;
 
@@ -310,6 +310,7 @@ proptest! {
 
 /// Some of its numbers make no sense.
 fn character(random: &mut Random) -> Character {
+    let kind = Some(Kind(random.below(5)));
     let mut any = || match random.below(8) {
         0 => 0.0,
         1 => f64::NAN,
@@ -327,6 +328,7 @@ fn character(random: &mut Random) -> Character {
         ctas_per_sm: any(),
         ctas_per_launch: any(),
         alone: Some(any()).filter(|alone| *alone >= 0.0),
+        kind,
     }
 }
 

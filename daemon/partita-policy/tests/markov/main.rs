@@ -181,6 +181,7 @@ fn counted(ratio: f64, sectors: f64, ipc: f64) -> Character {
         ctas_per_sm: 8.0,
         ctas_per_launch: 1_000.0,
         alone: Some(cycles / f64::from(hardware.sm_clock_khz) * 1e6),
+        kind: None,
     }
 }
 
@@ -301,6 +302,7 @@ proptest! {
             ctas_per_sm: residents[1],
             ctas_per_launch: residents[2],
             alone: Some(numbers[5]),
+            kind: None,
         };
         let hardware = Calibration {
             warp_instructions_per_cycle: supply[0],

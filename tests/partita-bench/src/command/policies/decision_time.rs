@@ -6,7 +6,9 @@ use partita_cli::failure::Failure;
 use partita_cli::report::Metric;
 use partita_emu::Spec;
 use partita_model::{ApplicationId, Nanos, PolicyConfig, Progress, SmSet, TenantId};
-use partita_policy::{ApplicationObservation, Character, Observation, Policy, PolicySettings};
+use partita_policy::{
+    ApplicationObservation, Character, Kind, Observation, Policy, PolicySettings,
+};
 use std::time::Instant;
 
 /// Applications, with the one that comes.
@@ -83,6 +85,7 @@ fn application(id: u32, random: &mut Random) -> ApplicationObservation {
         ctas_per_sm: up_to(8),
         ctas_per_launch: up_to(4_000),
         alone: Some(up_to(2_000)),
+        kind: Some(Kind(id.into())),
     };
     ApplicationObservation {
         application: ApplicationId(id),
