@@ -9,7 +9,10 @@ use crate::run::Shared;
 use crate::track::float;
 use partita_emu::Spec;
 use partita_model::{ContentionClass, GroupSize, InterferenceMatrix};
-use partita_policy::{ContentionRules, MatchingError, Needs, Pattern, Sizes, matching, throughput};
+use partita_policy::{
+    Choice, Contender, ContentionRules, Kind, MatchingError, Needs, Pattern, Sizes, Slowdowns,
+    fillable, matching, pack, throughput,
+};
 use std::collections::BTreeMap;
 
 /// Applications that wait, in the order of their arrival.
@@ -91,6 +94,24 @@ pub fn queues(programs: &BTreeMap<ContentionClass, Vec<usize>>, seed: u64) -> Ve
     QUEUES.iter().map(queue).collect()
 }
 
+/// A program by its place, as slowdowns know it.
+#[must_use]
+pub fn contender(classes: &[ContentionClass], program: usize) -> Contender {
+    (classes[program], Some(kind(program)))
+}
+
+/// The kind that stands for a program.
+#[must_use]
+pub fn kind(program: usize) -> Kind {
+    Kind(program as u64)
+}
+
+fn sorted(group: &[usize]) -> Vec<usize> {
+    let mut group = group.to_vec();
+    group.sort_unstable();
+    group
+}
+
 /// Pairs of programs, the lower place first.
 pub type Plan = Vec<[usize; 2]>;
 
@@ -135,6 +156,56 @@ impl Queue {
             }
         }
         Ok((plan, reached))
+    }
+
+    /// Groups in the order of arrival; the last may be smaller.
+    #[must_use]
+    pub fn groups_by_arrival(&self, size: usize) -> Vec<Vec<usize>> {
+        self.members.chunks(size).map(sorted).collect()
+    }
+
+    /// As many groups of a size as possible, and one of those that are left, by the integer program
+    /// over programs: the sum over groups of what their members do together is greatest. What is
+    /// known of two programs goes before what is known of their classes, as in the selector.
+    ///
+    /// # Errors
+    /// Where the solver finds no answer.
+    pub fn matched_by_program(
+        &self,
+        classes: &[ContentionClass],
+        slowdowns: &Slowdowns,
+        size: usize,
+    ) -> Result<Vec<Vec<usize>>, MatchingError> {
+        let mut counts = BTreeMap::<usize, u32>::new();
+        self.members.iter().for_each(|&member| *counts.entry(member).or_default() += 1);
+        let programs: Vec<usize> = counts.keys().copied().collect();
+        let counts: Vec<u32> = counts.into_values().collect();
+        let value = |group: &[usize]| -> f64 {
+            let contenders: Vec<Contender> =
+                group.iter().map(|&place| contender(classes, programs[place])).collect();
+            let speed = |at: usize| {
+                let others = (0..group.len()).filter(|other| *other != at);
+                let slowdown = |other| slowdowns.expected(contenders[at], contenders[other]).0;
+                1.0 / (1.0 + others.map(|other| slowdown(other) - 1.0).sum::<f64>())
+            };
+            (0..group.len()).map(speed).sum()
+        };
+        let (times, rest) = (self.members.len() / size, self.members.len() % size);
+        let full = (size, u32::try_from(times).unwrap_or(u32::MAX));
+        let fixed = [full, (rest, 1)];
+        let fixed = if rest > 0 { &fixed[..] } else { &fixed[..1] };
+        let choices: Vec<Choice> = fixed
+            .iter()
+            .flat_map(|(size, _)| fillable(&counts, *size))
+            .map(|sorts| Choice { value: value(&sorts), sorts })
+            .collect();
+        let times = pack(&counts, &choices, fixed)?;
+        let named = |choice: &Choice| choice.sorts.iter().map(|&place| programs[place]).collect();
+        Ok(choices
+            .iter()
+            .zip(times)
+            .flat_map(|(choice, times)| std::iter::repeat_n(named(choice), times as usize))
+            .collect())
     }
 
     /// The greatest value that pairs of classes can reach, by trying all.
@@ -207,10 +278,8 @@ mod tests {
     use super::*;
     use ContentionClass::{Compute, Memory};
 
-    fn sorted(plan: &Plan) -> Vec<usize> {
-        let mut members: Vec<usize> = plan.iter().flatten().copied().collect();
-        members.sort_unstable();
-        members
+    fn all_of<T: AsRef<[usize]>>(plan: &[T]) -> Vec<usize> {
+        sorted(&plan.iter().flat_map(|group| group.as_ref().to_vec()).collect::<Vec<usize>>())
     }
 
     #[test]
@@ -226,11 +295,31 @@ mod tests {
             let (matched, value) = queue.matched(&classes, &matrix).unwrap();
             let best = queue.best_pairs(&|[one, other]| (one * 3 + other) as f64);
             for plan in [queue.by_arrival(), matched, best] {
-                assert_eq!(sorted(&plan), members, "{}", queue.name);
+                assert_eq!(all_of(&plan), members, "{}", queue.name);
+            }
+            for size in 2..=3 {
+                let slowdowns = Slowdowns { classes: matrix.clone(), ..Slowdowns::default() };
+                let matched = queue.matched_by_program(&classes, &slowdowns, size).unwrap();
+                for plan in [queue.groups_by_arrival(size), matched] {
+                    assert_eq!(all_of(&plan), members, "{}", queue.name);
+                    assert!(plan.iter().filter(|group| group.len() < size).count() <= 1);
+                }
             }
             let most = queue.best_value(&classes, &matrix);
             assert!((value - most).abs() < 1e-6, "{value} of {most}");
         }
+    }
+
+    #[test]
+    fn programs_that_suit_each_other_are_paired() {
+        let classes = [Compute; 4];
+        let queue = Queue { name: String::new(), members: vec![0, 1, 2, 3] };
+        let mut slowdowns = Slowdowns::default();
+        for (of, beside) in [(0, 3), (3, 0), (1, 2), (2, 1)] {
+            slowdowns.pairs.measure(kind(of), kind(beside), 1.1);
+        }
+        let plan = queue.matched_by_program(&classes, &slowdowns, 2).unwrap();
+        assert_eq!(plan, [[0, 3], [1, 2]]);
     }
 
     #[test]

@@ -1,13 +1,15 @@
 //! What the runs of `partita bench punyala` say.
 
+use super::threes::{self, Threes};
 use super::{Known, time};
+use partita_bench::Random;
 use partita_bench::pairing::{Pairing, gain};
 use partita_bench::plot::{Bars, sorted_bars};
-use partita_bench::queues::{Plan, Queue};
+use partita_bench::queues::{Plan, Queue, kind};
 use partita_cli::report::Metric;
 use partita_cli::table::Table;
 use partita_model::{ContentionClass, GroupSize, InterferenceMatrix};
-use partita_policy::{Needs, Pattern, Sizes, matching, throughput};
+use partita_policy::{Needs, Pattern, Sizes, Slowdowns, matching, throughput};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Instant;
@@ -15,6 +17,31 @@ use std::time::Instant;
 /// Makespans of pairs in nanoseconds, by the name of an arrangement.
 #[derive(Debug, Default)]
 pub struct Pairs(pub BTreeMap<(&'static str, [usize; 2]), f64>);
+
+/// Programs of which each pair's slowdowns are known, when their integer program is timed.
+const DIFFERENT: usize = 20;
+
+/// The mean host time of the integer program for a queue of different programs.
+fn programs_millis() -> f64 {
+    const SEEDS: u64 = 5;
+    let queue = Queue { name: String::new(), members: (0..DIFFERENT).collect() };
+    let classes = [ContentionClass::Compute; DIFFERENT];
+    let mut spent = 0.0;
+    for seed in 0..SEEDS {
+        let (mut random, mut known) = (Random::new(seed), Slowdowns::default());
+        for of in 0..DIFFERENT {
+            for beside in 0..DIFFERENT {
+                let slowdown = 1.0 + random.below(1_500) as f64 / 1e3;
+                known.pairs.measure(kind(of), kind(beside), slowdown);
+            }
+        }
+        let start = Instant::now();
+        let plan = queue.matched_by_program(&classes, &known, 2);
+        // A queue that is not matched would take no time.
+        spent += if plan.is_ok() { start.elapsed().as_secs_f64() } else { f64::INFINITY };
+    }
+    spent * 1e3 / SEEDS as f64
+}
 
 /// Times of one queue in nanoseconds.
 #[derive(Debug)]
@@ -30,12 +57,21 @@ pub struct Times {
 /// The baseline: pairs in the order of arrival on even shares.
 const BASE: &str = "even";
 
+/// Pairs of a queue, by the integer program.
+pub struct Plans<'a> {
+    /// Over classes.
+    pub ilp: &'a Plan,
+    /// Over programs: with the slowdowns of all pairs, and of those pairs that have run in the
+    /// plan over classes.
+    pub by_program: [Plan; 2],
+}
+
 impl Times {
     /// The times of a queue's plans.
     pub fn new(
         pairing: &Pairing<'_>,
         queue: &Queue,
-        ilp: &Plan,
+        plans: &Plans<'_>,
         pairs: &Pairs,
         live: Option<f64>,
         value: f64,
@@ -49,9 +85,11 @@ impl Times {
             ("serial", Some(serial)),
             ("FCFS", time(&arrival, "fcfs", pairs)),
             ("profile-based", time(&arrival, "profile-based", pairs)),
-            ("ILP", time(ilp, "even", pairs)),
-            ("ILP+SMRA", time(ilp, "smra", pairs)),
-            ("ILP+CD-search", time(ilp, "cd-search", pairs)),
+            ("ILP", time(plans.ilp, "even", pairs)),
+            ("programs", time(&plans.by_program[0], "even", pairs)),
+            ("second pass", time(&plans.by_program[1], "even", pairs)),
+            ("ILP+SMRA", time(plans.ilp, "smra", pairs)),
+            ("ILP+CD-search", time(plans.ilp, "cd-search", pairs)),
             ("oracle", time(&oracle, "even", pairs)),
             ("live", live),
         ];
@@ -77,6 +115,8 @@ pub struct Figures<'a> {
     pub matrix: &'a InterferenceMatrix,
     pub pairs: &'a Pairs,
     pub times: Vec<Times>,
+    /// The queues that were cut into groups of three.
+    pub threes: Vec<Threes>,
 }
 
 impl Figures<'_> {
@@ -111,7 +151,10 @@ impl Figures<'_> {
             ("C-heavy", [0.0, 29.0]),
         ];
         for times in &self.times {
-            for (at, policy) in ["ILP", "ILP+SMRA", "ILP+CD-search", "live"].into_iter().enumerate()
+            for (at, policy) in
+                ["ILP", "ILP+SMRA", "ILP+CD-search", "programs", "second pass", "live"]
+                    .into_iter()
+                    .enumerate()
             {
                 let Some(value) = times.gain(policy) else { continue };
                 let paper = papers.iter().find(|(name, _)| *name == times.name);
@@ -126,6 +169,7 @@ impl Figures<'_> {
                 metrics.push(Metric { paper: Some(paper), ..Metric::plain(name, value, "%") });
             }
         }
+        metrics.extend(self.threes.iter().flat_map(Threes::metrics));
         metrics.extend(self.quality());
         metrics
     }
@@ -160,6 +204,7 @@ impl Figures<'_> {
             Metric::plain("SMRA: mean gain over even, pairs", mean, "%"),
             Metric::at_least("SMRA: worst gain over even, pairs", worst, "%", -2.0),
             Metric::at_most("matching of 20 applications", self.matching_millis(), "ms", 10.0),
+            Metric::at_most("matching of 20 different programs", programs_millis(), "ms", 10.0),
         ]
     }
 
@@ -216,6 +261,7 @@ impl Figures<'_> {
             table.row(name.into_iter().chain(times.policies.iter().skip(1).map(gain)));
         }
         let _ = write!(text, "\nthroughput over even shares by arrival\n\n{}", table.render());
+        let _ = write!(text, "{}", threes::table(&self.threes));
         text
     }
 
@@ -228,6 +274,7 @@ impl Figures<'_> {
                 let _ = writeln!(text, "{name},{applications},{policy},{time:.0},{gain:.2}");
             }
         }
+        text.push_str(&self.threes.iter().map(Threes::csv).collect::<String>());
         text
     }
 
@@ -254,7 +301,8 @@ impl Figures<'_> {
 
     pub fn plot(&self) -> String {
         let names = self.times.iter().map(|times| times.name.clone()).collect();
-        let kinds = ["FCFS", "profile-based", "ILP", "ILP+SMRA", "ILP+CD-search", "oracle"];
+        let kinds =
+            ["FCFS", "profile-based", "ILP", "programs", "ILP+SMRA", "ILP+CD-search", "oracle"];
         let kinds = kinds.into_iter().filter_map(|policy| {
             let gains: Option<Vec<f64>> =
                 self.times.iter().map(|times| times.gain(policy)).collect();

@@ -1,19 +1,20 @@
 //! `partita bench punyala`: the evaluation of Punyala (2017, §4) on programs of its four classes.
 
 mod figures;
+mod threes;
 
 use crate::cd_search::seeds::combined;
 use crate::evaluation::{Evaluation, Studied, write_files};
 use clap::Args;
-use figures::{Figures, Pairs, Times};
+use figures::{Figures, Pairs, Plans, Times};
 use partita_bench::pairing::{Pairing, makespan, split_makespan};
-use partita_bench::queues::{Plan, Queue, chosen, class, needs, queues};
+use partita_bench::queues::{Plan, Queue, chosen, class, kind, needs, pair, queues};
 use partita_bench::{Application, Arrangement, Cell, Cells, eight, samples, workloads};
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
-use partita_model::{ContentionClass, InterferenceMatrix, PartitionerKind, SelectorKind};
-use partita_policy::Needs;
+use partita_model::{ContentionClass, PartitionerKind, SelectorKind};
+use partita_policy::{Needs, Slowdowns};
 use std::collections::{BTreeMap, BTreeSet};
 
 const EXAMPLES: &str = "\
@@ -69,6 +70,11 @@ pub struct PunyalaArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=6))]
     live: Option<u8>,
 
+    /// The queues that are cut into groups of three, too, from the first
+    /// [default: all; 1 with --quick].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=6))]
+    threes: Option<u8>,
+
     /// The seeds of the programs' data, of the queues, and of the choices that a GPU leaves open.
     /// With several seeds a figure is their mean, and its spread is their standard deviation.
     #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
@@ -119,7 +125,8 @@ impl PunyalaArgs {
         let mut pairs = Pairs::default();
         let every = pairing.pairs();
         self.measure("even", &EVEN, pairing, &every, &mut cells, &mut pairs)?;
-        let matrix = interference(&programs, &every, &mut cells)?;
+        let slowdowns = interference(&programs, &every, &mut cells)?;
+        let matrix = slowdowns.classes.clone();
         let mut plans = Vec::new();
         for queue in &queues {
             let matched = queue.matched(&programs.classes, &matrix);
@@ -132,13 +139,22 @@ impl PunyalaArgs {
         self.measure("fcfs", &Arrangement::Mps, pairing, &fcfs, &mut cells, &mut pairs)?;
         self.by_profile(pairing, &fcfs, &mut cells, &mut pairs)?;
         let lives = self.live(pairing, &queues, &mut cells)?;
+        let threes = self.threes(&programs, &queues, &slowdowns, &mut cells)?;
         let mut times = Vec::new();
         for ((queue, (plan, value)), live) in queues.iter().zip(&plans).zip(lives) {
             let best = queue.best_value(&programs.classes, &matrix);
-            times.push(Times::new(pairing, queue, plan, &pairs, live, value / best));
+            let by_program = by_program(queue, plan, &programs.classes, &slowdowns)?;
+            let plans = Plans { ilp: plan, by_program };
+            times.push(Times::new(pairing, queue, &plans, &pairs, live, value / best));
         }
-        let figures =
-            Figures { pairing, programs: &programs.all, matrix: &matrix, pairs: &pairs, times };
+        let figures = Figures {
+            pairing,
+            programs: &programs.all,
+            matrix: &matrix,
+            pairs: &pairs,
+            times,
+            threes,
+        };
         if let Some(folder) = &self.common.out {
             let of_seed = folder.join(format!("seed-{seed}"));
             let folder = if self.seeds.len() > 1 { &of_seed } else { folder };
@@ -283,6 +299,31 @@ impl PunyalaArgs {
     }
 }
 
+/// Pairs by the integer program over programs, with the slowdowns of all pairs of programs, and of
+/// the pairs only that the plan over classes has: those that have run once the queue has.
+fn by_program(
+    queue: &Queue,
+    ilp: &Plan,
+    classes: &[ContentionClass],
+    slowdowns: &Slowdowns,
+) -> Result<[Plan; 2], Failure> {
+    let mut seen = Slowdowns { classes: slowdowns.classes.clone(), ..Slowdowns::default() };
+    for two in ilp {
+        let kinds = two.map(kind);
+        for (of, beside) in [(kinds[0], kinds[1]), (kinds[1], kinds[0])] {
+            if let Some(pair) = slowdowns.pairs.of(of, beside) {
+                seen.pairs.measure(of, beside, pair.slowdown);
+            }
+        }
+    }
+    let plan = |known: &Slowdowns| {
+        let groups = queue.matched_by_program(classes, known, 2);
+        let groups = groups.map_err(|error| Failure::new(error.to_string()))?;
+        Ok::<Plan, Failure>(groups.iter().map(|group| pair(group[0], group[1])).collect())
+    };
+    Ok([plan(slowdowns)?, plan(&seen)?])
+}
+
 /// Every program of ours whose kind the paper's benchmarks may have; the classes decide which of
 /// them a queue has.
 fn programs(seed: u64) -> Vec<Application> {
@@ -309,14 +350,14 @@ fn speed(
     track.ctas() as f64 / track.last_growth().max(1) as f64 / whole.max(f64::MIN_POSITIVE)
 }
 
-/// The interference matrix from the pairs that were measured on even shares (§3.2.2): the time of
-/// each application in a pair ÷ its time alone, by class.
+/// Slowdowns from the pairs that were measured on even shares (§3.2.2): the time of each
+/// application in a pair ÷ its time alone, by class and by program.
 fn interference(
     programs: &Programs<'_>,
     pairs: &[[usize; 2]],
     cells: &mut Cells,
-) -> Result<InterferenceMatrix, Failure> {
-    let mut matrix = InterferenceMatrix::default();
+) -> Result<Slowdowns, Failure> {
+    let mut found = Slowdowns::default();
     for two in pairs {
         let shared = cells.get(&programs.pairing.cell(two, EVEN))?;
         let [one, other] = [0, 1].map(|place| {
@@ -324,10 +365,13 @@ fn interference(
             shared.shares[place].track.last_growth() as f64 / alone
         });
         let [first, second] = two.map(|member| programs.classes[member]);
-        matrix.measure(first, second, one);
-        matrix.measure(second, first, other);
+        found.classes.measure(first, second, one);
+        found.classes.measure(second, first, other);
+        let [first, second] = two.map(kind);
+        found.pairs.measure(first, second, one);
+        found.pairs.measure(second, first, other);
     }
-    Ok(matrix)
+    Ok(found)
 }
 
 /// The time of a plan under an arrangement; `None` where a pair was not measured.
