@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Boots a container (systemd-nspawn) and installs, restarts, kills, upgrades and purges Partita in it.
 #
-#   tests/container.sh BINARIES PAGES    as packaging/build-debs.sh takes them
+#   tests/container.sh BINARIES PAGES    as systemd/build-debs.sh takes them
 #
 # The container's root is an overlay over this machine's, in memory; nothing of this machine is changed.
 # Without root or systemd-nspawn the test is skipped: it says so and ends with 0.
@@ -31,8 +31,8 @@ root="$work/root"
 version="$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)"
 mkdir -p "$root/opt/partita-test"
 export COMPRESSION=none
-VERSION="$version" packaging/build-debs.sh "$binaries" "$pages" "$root/opt/partita-test/old"
-VERSION="$version+upgrade" packaging/build-debs.sh "$binaries" "$pages" "$root/opt/partita-test/new"
+VERSION="$version" systemd/build-debs.sh "$binaries" "$pages" "$root/opt/partita-test/old"
+VERSION="$version+upgrade" systemd/build-debs.sh "$binaries" "$pages" "$root/opt/partita-test/new"
 cp tests/container/{client.py,inside.sh} daemon/partitad/tests/support/spin.ptx "$root/opt/partita-test/"
 # Where this machine's policy keeps packages from starting services, the container's does not.
 rm -f "$root/usr/sbin/policy-rc.d" "$root/etc/machine-id"

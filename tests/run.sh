@@ -7,7 +7,25 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 source tests/setup.sh
 
+# `partita top` is tested in a real terminal, `partita web` in a real browser.
+ensure "tmux -V" tmux
+if ! (ensure "chromium --version" chromium); then
+    echo "tests/run.sh: without chromium the test of partita web is skipped" >&2
+fi
+
 export PARTITA_CACHE_DIR="${PARTITA_CACHE_DIR:-$PWD/.cache}"
+
+# A real Prometheus reads the metrics. Only its program is needed: the package would start a service.
+if ! command -v prometheus >/dev/null; then
+    prometheus="$PARTITA_CACHE_DIR/tools/prometheus"
+    if ! [ -x "$prometheus/usr/bin/prometheus" ]; then
+        mkdir -p "$prometheus"
+        [ "$(id -u)" != 0 ] || apt-get update -qq
+        (cd "$prometheus" && apt-get download -qq prometheus && dpkg -x prometheus_*.deb .) ||
+            echo "tests/run.sh: without prometheus the test of scraped metrics is skipped" >&2
+    fi
+    export PATH="$PATH:$prometheus/usr/bin"
+fi
 # Line tables suffice for a backtrace and halve the build.
 export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
 

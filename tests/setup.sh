@@ -20,13 +20,6 @@ ensure "g++ --version" g++
 ensure "python3 -c 'import ensurepip, venv'" python3-venv
 # Triton compiles a stub in C against Python's headers.
 ensure "python3 -c 'import os, sysconfig; os.stat(sysconfig.get_path(\"include\") + \"/Python.h\")'" python3-dev
-# A test lets it read the daemon's metrics.
-ensure "prometheus --version" prometheus
-# `partita top` is tested in a real terminal, `partita web` in a real browser.
-ensure "tmux -V" tmux
-if ! (ensure "chromium --version" chromium); then
-    echo "setup: without chromium the test of partita web is skipped" >&2
-fi
 if ! command -v cargo >/dev/null; then
     echo "setup: cargo was not found; install Rust 1.90 or newer from https://rustup.rs" >&2
     exit 1

@@ -3,7 +3,7 @@
 //!
 //! `partita-pages FOLDER` makes `man/` and `completions/` in the folder. The pages come from the
 //! command lines themselves, so they cannot differ from `--help`. The page of the configuration
-//! file is written by hand: `packaging/man/partitad.toml.5`.
+//! file is written by hand: `docs/man/partitad.toml.5`.
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;
@@ -63,7 +63,7 @@ mod tests {
     /// The parser itself says which keys there are.
     #[test]
     fn the_page_of_the_configuration_names_every_key() {
-        let page = include_str!("../../man/partitad.toml.5").replace("\\-", "-");
+        let page = include_str!("../../../docs/man/partitad.toml.5").replace("\\-", "-");
         let error =
             partitad::configuration::check_form("f", "[policy]\nunknown = 1\n").unwrap_err();
         let keys: Vec<&str> = error.reason.split('`').skip(3).step_by(2).collect();

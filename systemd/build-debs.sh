@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Builds the Debian packages from binaries that exist already.
 #
-#   packaging/build-debs.sh BINARIES PAGES OUT
+#   systemd/build-debs.sh BINARIES PAGES OUT
 #
 # BINARIES holds partita, partitad, partita-gpu, partita-bench and libpartita_cuda.so; PAGES is what
 # `partita-pages` has written. The packages go to OUT. The same input gives the same packages to the bit:
@@ -9,7 +9,7 @@
 # VERSION is the packages' version, by default that of the workspace; COMPRESSION is dpkg-deb's, by default xz.
 set -euo pipefail
 if [ $# != 3 ]; then
-    echo "usage: packaging/build-debs.sh BINARIES PAGES OUT" >&2
+    echo "usage: systemd/build-debs.sh BINARIES PAGES OUT" >&2
     exit 2
 fi
 binaries="$(realpath "$1")" pages="$(realpath "$2")"
@@ -76,9 +76,9 @@ place 644 systemd/partitad.toml etc/partita/partitad.toml
 mkdir -p "$root/etc/partita/partitad.toml.d"
 echo /etc/partita/partitad.toml >"$root/DEBIAN/conffiles"
 page "$pages/man/partitad.8" 8
-page packaging/man/partita-gpu.8 8
-page packaging/man/partitad.toml.5 5
-for script in postinst prerm postrm; do place 755 "packaging/debian/partitad.$script" "DEBIAN/$script"; done
+page docs/man/partita-gpu.8 8
+page docs/man/partitad.toml.5 5
+for script in postinst prerm postrm; do place 755 "systemd/debian/partitad.$script" "DEBIAN/$script"; done
 end "$arch" "$libc, libgcc-s1, systemd (>= 247)" \
     "share NVIDIA GPUs between processes: daemon" \
     "The control plane partitad and the data plane partita-gpu, with their systemd units. Each application gets a range of streaming multiprocessors, and the borders move while kernels run. Without a GPU the emulated GPU is served."
