@@ -4,6 +4,9 @@
 //! `partita-gpu` has been restarted. Partitions that an administrator has pinned go before
 //! reservations. The engine gives all pins up when a pinned application leaves; the keeper then
 //! pins the others again, and in between the policy decides.
+//!
+//! Pins outlive a `partitad`. At its first look at a GPU the keeper takes a pin for its own where it
+//! gives the application of a job as many SMs as the job has reserved.
 
 use crate::events::{Hub, Next, Reading};
 use crate::gpus::{Gpu, Gpus};
@@ -32,7 +35,7 @@ const LONGEST: Duration = Duration::from_secs(3600);
 pub struct Keeper {
     gpus: Gpus,
     book: Arc<Book>,
-    /// What it has pinned.
+    /// What it has pinned, on the GPUs that it has looked at.
     pinned: BTreeMap<GpuNumber, Pins>,
 }
 
@@ -82,7 +85,8 @@ impl Keeper {
         let mut is_done = true;
         for gpu in gpus.all() {
             let reservations = on(&all, gpu.number);
-            if reservations.is_empty() && !self.pinned.contains_key(&gpu.number) {
+            let has_none = self.pinned.get(&gpu.number).is_none_or(Pins::is_empty);
+            if reservations.is_empty() && has_none {
                 continue;
             }
             match self.look_at(gpu, &reservations).await {
@@ -113,7 +117,8 @@ impl Keeper {
             .map(|partition| (partition.application, partition.sms))
             .collect();
         // What somebody else has replaced is the keeper's no longer.
-        let mut own = self.pinned.get(&gpu.number).cloned().unwrap_or_default();
+        let known = self.pinned.get(&gpu.number).cloned();
+        let mut own = known.unwrap_or_else(|| adopted(reservations, applications, &in_force));
         own.retain(|id, sms| in_force.get(id) == Some(sms));
         let Wanted { pins, notes } =
             wanted(status.gpu.sms, reservations, applications, (partitions, &own));
@@ -131,13 +136,28 @@ impl Keeper {
             is_done &= why.is_none();
             self.book.note(&id, application, why);
         }
-        let kept = if refused.is_some() { own } else { pins };
-        match kept.is_empty() {
-            true => drop(self.pinned.remove(&gpu.number)),
-            false => drop(self.pinned.insert(gpu.number, kept)),
-        }
+        self.pinned.insert(gpu.number, if refused.is_some() { own } else { pins });
         Ok(is_done)
     }
+}
+
+/// Pins that an earlier keeper has left.
+fn adopted(
+    reservations: &[&Reservation],
+    applications: &[ApplicationAccount],
+    in_force: &Pins,
+) -> Pins {
+    let left = |one: &&Reservation| {
+        let job = applications.iter().find(|account| is_job(one, account))?;
+        let sms = in_force.get(&job.id).filter(|sms| sms.len() == one.sms)?;
+        Some((job.id, *sms))
+    };
+    reservations.iter().filter_map(left).collect()
+}
+
+/// Whether an application is that of a reserved job.
+fn is_job(reservation: &Reservation, account: &ApplicationAccount) -> bool {
+    account.tenant == reservation.tenant && account.tag.as_ref() == Some(&reservation.job)
 }
 
 /// Takes the comings and goings that follow at once.
@@ -200,11 +220,8 @@ fn wanted(
     let has = |id: ApplicationId| partitions.iter().find(|one| one.application == id);
     let mut result = Wanted { pins: Pins::new(), notes: Vec::new() };
     for one in reservations {
-        let is_job = |account: &&ApplicationAccount| {
-            account.tenant == one.tenant && account.tag.as_ref() == Some(&one.job)
-        };
         let mut note = |outcome| result.notes.push((one.id.clone(), outcome));
-        let Some(job) = applications.iter().find(is_job) else {
+        let Some(job) = applications.iter().find(|account| is_job(one, account)) else {
             note(Ok(None));
             continue;
         };
@@ -290,6 +307,22 @@ mod tests {
         let partitions = [partition(1, "10-23", false), partition(2, "6-9", true)];
         let again = wanted(24, &[&a, &b], &applications, (&partitions, &pins(&[(2, "6-9")])));
         assert_eq!(again.pins, pins(&[(1, "10-15"), (2, "6-9")]));
+    }
+
+    /// A new `partitad` finds the pins of the one before it.
+    #[test]
+    fn pins_of_an_earlier_keeper_are_its_own() {
+        let (a, b) = (reservation("a", "one", 6), reservation("b", "two", 4));
+        let applications = [application(1, "one"), application(2, "two"), application(3, "three")];
+        let in_force = pins(&[(1, "0-5"), (2, "6-10"), (3, "11-14")]);
+        // An administrator has given the second another number of SMs.
+        let own = adopted(&[&a, &b], &applications, &in_force);
+        assert_eq!(own, pins(&[(1, "0-5")]));
+        let partitions =
+            [partition(1, "0-5", true), partition(2, "6-10", true), partition(3, "11-14", true)];
+        let found = wanted(24, &[&a], &applications, (&partitions, &own));
+        assert_eq!(found.pins, pins(&[(1, "0-5")]), "it stays where it is");
+        assert_eq!(found.notes, [("a".to_owned(), Ok(Some(ApplicationId(1))))]);
     }
 
     #[test]
