@@ -119,7 +119,9 @@ fn top_shows_and_steers_and_gives_the_terminal_back() {
     });
     assert_eq!(one_less.partitions.len(), 2);
     terminal.press(&["p"]);
-    let freed = daemon.wait_for("no pin", |status| status.partitions.iter().all(|one| !one.pinned));
+    daemon.wait_for("no pin, and even shares again", |status| {
+        status.partitions.iter().all(|one| !one.pinned && one.sms.len() == 12)
+    });
     terminal.press(&["c"]);
     terminal.wait_for(&["Cancel all queued and running work of application"]);
     terminal.press(&["n"]);
@@ -131,7 +133,7 @@ fn top_shows_and_steers_and_gives_the_terminal_back() {
         assert!(start.elapsed() < PATIENCE, "q ends no view:\n{}", terminal.screen());
         std::thread::sleep(Duration::from_millis(20));
     }
-    terminal.wait_for(&[&map(&freed), "runs", "q quit"]);
+    terminal.wait_for(&[&map(&daemon.status()), "runs", "q quit"]);
     let pid = std::fs::read_to_string(&pid_file).expect("the shell wrote it");
     assert!(Command::new("kill").args(["-TERM", pid.trim()]).status().expect("kill").success());
     let screen = terminal.wait_for(&["ended 0", "ended 143"]);
