@@ -23,7 +23,9 @@ const PROGRAMS: [(&str, &[&str]); 8] = [
 /// Between two arrivals.
 const ARRIVAL: Duration = Duration::from_millis(10);
 /// All of them have ended so long after the daemon began to serve.
-const DEADLINE: Duration = Duration::from_secs(50);
+const DEADLINE: Duration = Duration::from_secs(110);
+/// On a busy machine programs may start so slowly that none waits beside another.
+const QUEUES: usize = 4;
 
 /// A running program; dropping it ends it.
 struct Running {
@@ -133,13 +135,18 @@ fn eight_programs_arrive_in_a_queue_and_run_in_groups() {
         expect_passed(vec![start(place)], &daemon, &mut Seen::default(), begin);
     }
     let mut seen = Seen::default();
-    let mut queue = Vec::new();
-    for place in 0..programs.len() {
-        queue.push(start(place));
-        seen.look(&daemon);
-        std::thread::sleep(ARRIVAL);
+    for _ in 0..QUEUES {
+        let mut queue = Vec::new();
+        for place in 0..programs.len() {
+            queue.push(start(place));
+            seen.look(&daemon);
+            std::thread::sleep(ARRIVAL);
+        }
+        expect_passed(queue, &daemon, &mut seen, begin);
+        if !seen.groups().is_empty() {
+            break;
+        }
     }
-    expect_passed(queue, &daemon, &mut seen, begin);
 
     let (groups, moves) = (seen.groups(), seen.moves());
     let decisions = seen.0.len();
