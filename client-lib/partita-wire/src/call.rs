@@ -49,7 +49,7 @@ pub struct Call {
 pub enum CallAnswer {
     /// The line that the call brought is connected.
     Connected,
-    /// So many GPUs.
+    /// The number of GPUs.
     Count(u32),
     /// Not now: sessions of another version or device have to end first.
     Later {

@@ -17,7 +17,7 @@ pub struct AccountsReport {
     pub decisions: u64,
     /// Every application that has a session, in order of id.
     pub applications: Vec<ApplicationAccount>,
-    /// Counts over all applications, those that have left too.
+    /// Counts over all applications, including applications that have left.
     pub totals: Totals,
 }
 

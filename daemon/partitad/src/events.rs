@@ -78,7 +78,7 @@ pub struct Hub {
 pub enum Next {
     /// An event.
     Event(Arc<Told>),
-    /// So many events are lost: the state has to be read again.
+    /// The number of lost events: the reader has to read the state again.
     Lagged(u64),
 }
 
@@ -328,7 +328,7 @@ impl Reading {
                 Some(Next::Lagged(missed))
             }
             Err(broadcast::error::RecvError::Lagged(missed)) => {
-                // The next event follows those that are missed.
+                // The next event follows the lost events.
                 self.last += missed;
                 Some(Next::Lagged(missed))
             }

@@ -5,8 +5,8 @@
 //! reservations. The engine gives all pins up when a pinned application leaves; the keeper then
 //! pins the others again, and in between the policy decides.
 //!
-//! Pins outlive a `partitad`. At its first look at a GPU the keeper takes a pin for its own where it
-//! gives the application of a job as many SMs as the job has reserved.
+//! Pins outlive a `partitad`. At its first look at a GPU the keeper takes a pin for its own where
+//! the pin gives the application of a job as many SMs as the job has reserved.
 
 use crate::events::{Hub, Next, Reading};
 use crate::gpus::{Gpu, Gpus};

@@ -289,7 +289,7 @@ impl Top {
         self.plan_with(id, (!partition.pinned).then_some(partition.sms))
     }
 
-    /// One SM more, next to those that the application has; none of another pinned partition.
+    /// The application's SMs and one more beside them, which no other pinned partition has.
     fn grow(&mut self) -> Option<Command> {
         let id = self.selected?;
         let (status, _) = self.gpu()?;

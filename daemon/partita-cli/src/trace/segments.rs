@@ -40,7 +40,7 @@ pub fn time_of(entry: &TraceEntry) -> u64 {
     }
 }
 
-/// The stretches in order of their ends. Those that are open at the end of the trace end there.
+/// The stretches in order of their ends. A stretch that is still open ends with the trace.
 pub fn segments(entries: &[TraceEntry]) -> Vec<Segment> {
     #[derive(Default)]
     struct Sm {

@@ -16,7 +16,7 @@ const CLEAR: &str = "\x1b[H\x1b[2J";
 /// The option.
 #[derive(Args, Clone, Copy, Debug, PartialEq)]
 pub struct Watch {
-    /// Show this again every so many seconds, until Ctrl-C. [default where no SECONDS are given: 2]
+    /// Repeat the output every SECONDS seconds until Ctrl-C. [default without SECONDS: 2]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "2",
         value_parser = seconds)]
     watch: Option<Duration>,

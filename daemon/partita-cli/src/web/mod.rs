@@ -1,8 +1,8 @@
 //! `partita web`: one page that shows what the API says, live.
 //!
-//! The page has no part of its own rights: it sees what the user of `partita web` may see, and only
-//! who has the token gets anything. The server answers `GET` only and changes nothing. It refuses
-//! hosts with names that it was not given, because a name can be made to point here (DNS
+//! The page has no part of its own rights: it sees what the user of `partita web` may see. A
+//! request without the token gets nothing. The server answers `GET` only and changes nothing. It
+//! refuses hosts with names that it was not given, because a name can be made to point here (DNS
 //! rebinding), and requests of other origins. The page is one file in the program and loads nothing
 //! else; its policy (CSP) forbids that.
 

@@ -36,7 +36,7 @@ pub enum MatchingError {
     Wrong(Vec<u32>),
 }
 
-/// All groups of so many sorts, each in ascending order, that the queue can fill.
+/// All groups with a given number of sorts that the queue can fill, sorts in ascending order.
 #[must_use]
 pub fn fillable(queue: &[u32], size: usize) -> Vec<Vec<usize>> {
     fn extend(queue: &[u32], size: usize, group: &mut Vec<usize>, all: &mut Vec<Vec<usize>>) {
@@ -58,8 +58,8 @@ pub fn fillable(queue: &[u32], size: usize) -> Vec<Vec<usize>> {
     all
 }
 
-/// The groups that are worth more than their members in several groups: the others are never
-/// needed. Smaller groups come first; sizes are free.
+/// The groups that are worth more than their members in several groups. No plan needs any other
+/// group. Smaller groups come first; sizes are free.
 #[must_use]
 pub(super) fn needed(groups: impl Iterator<Item = Choice>) -> Vec<Choice> {
     // The greatest value of the same members in one group or several.

@@ -56,7 +56,7 @@ pub(super) async fn events(
 ) -> Result<Sse<impl Stream<Item = Result<Event, Infallible>>>, Problem> {
     let gpu = api.asked(asked)?.map(|gpu| gpu.number);
     let place = api.readers.take(caller.uid).map_err(refusal)?;
-    // The connection no longer counts among those that answer at once.
+    // The connection no longer counts as a short request.
     if let Some(Extension(seat)) = seat {
         seat.leave();
     }

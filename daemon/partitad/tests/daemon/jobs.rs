@@ -30,7 +30,7 @@ struct Tagged {
 impl Tagged {
     fn start(daemon: &Daemon, tag: &str) -> Tagged {
         let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "jobs::tagged_program", "--ignored"])
+            .args(["--exact", "jobs::tagged_program"])
             .env("PARTITA_APP", tag)
             .env(SOCKETS, daemon.sockets())
             .stdin(Stdio::piped())
@@ -47,10 +47,10 @@ impl Tagged {
     }
 }
 
+/// The program that the other tests start; by itself it tests nothing.
 #[test]
-#[ignore = "a part of other tests, which start it"]
 fn tagged_program() {
-    let sockets = std::env::var_os(SOCKETS).unwrap();
+    let Some(sockets) = std::env::var_os(SOCKETS) else { return };
     let client = Client::new(Session::connect(Path::new(&sockets)).unwrap());
     let held = client.hold(100, 2000);
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
