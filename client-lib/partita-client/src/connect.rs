@@ -1,5 +1,6 @@
 //! The way to the daemon: its socket and the handshake.
 
+use crate::terms;
 use partita_wire::message::{self, MessageError};
 use partita_wire::{
     Answer, AttachError, ClientEnd, FEATURES, GpuOffer, GpuWish, HandshakeError, Hello,
@@ -30,6 +31,14 @@ pub enum ConnectError {
         path: PathBuf,
         /// The system's reason.
         source: Errno,
+    },
+    /// What the program asks for itself means nothing.
+    #[error("{variable}: {reason}")]
+    Terms {
+        /// The environment variable.
+        variable: &'static str,
+        /// What is wrong with it, and how to write it.
+        reason: String,
     },
     /// The socket is not for this user.
     #[error(
@@ -134,20 +143,22 @@ fn choose_dir(
 }
 
 /// The hello of the calling process.
-pub(crate) fn own_hello(gpu: GpuWish) -> Hello {
+pub(crate) fn own_hello(gpu: GpuWish) -> Result<Hello, ConnectError> {
     let argument = std::env::args_os().next().map(PathBuf::from);
     let name = argument
         .as_deref()
         .and_then(Path::file_name)
         .map(|name| name.to_string_lossy().into_owned());
-    Hello {
+    let variable = |name: &str| std::env::var(name).ok();
+    Ok(Hello {
         protocol: PROTOCOL,
         features: FEATURES,
         pid: std::process::id(),
         program: name.unwrap_or_default(),
         application: std::env::var("PARTITA_APP").unwrap_or_default(),
         gpu,
-    }
+        terms: terms::of_environment(variable)?,
+    })
 }
 
 /// The answer of a daemon.
@@ -228,7 +239,7 @@ mod tests {
 
     #[test]
     fn no_daemon_is_an_error_with_a_remedy() {
-        let error = connect(Path::new("/nonexistent"), &own_hello(GpuWish::First))
+        let error = connect(Path::new("/nonexistent"), &own_hello(GpuWish::First).unwrap())
             .err()
             .unwrap()
             .to_string();
@@ -237,7 +248,7 @@ mod tests {
             "{error}"
         );
         let long = PathBuf::from(format!("/{}", "x".repeat(200)));
-        let error = connect(&long, &own_hello(GpuWish::First)).err().unwrap();
+        let error = connect(&long, &own_hello(GpuWish::First).unwrap()).err().unwrap();
         assert!(matches!(error, ConnectError::Path { .. }), "{error}");
     }
 }

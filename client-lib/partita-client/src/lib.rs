@@ -31,6 +31,7 @@ mod outside;
 mod patience;
 mod session;
 mod staging;
+mod terms;
 mod texture;
 
 pub use connect::{ConnectError, find_socket_dir};

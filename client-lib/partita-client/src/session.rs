@@ -98,7 +98,7 @@ impl Session {
     /// # Errors
     /// As [`Session::connect`].
     pub fn connect_to_only(dir: &Path, sink: OutputSink) -> Result<Found, ConnectError> {
-        Ok(match connect::connect(dir, &connect::own_hello(GpuWish::Only))? {
+        Ok(match connect::connect(dir, &connect::own_hello(GpuWish::Only)?)? {
             Greeted::Session(welcome, end) => {
                 Found::Session(Box::new(Session::new(*welcome, *end, sink)))
             }
@@ -107,7 +107,7 @@ impl Session {
     }
 
     fn expected(dir: &Path, gpu: GpuWish, sink: OutputSink) -> Result<Session, ConnectError> {
-        let hello = connect::own_hello(gpu);
+        let hello = connect::own_hello(gpu)?;
         match connect::connect(dir, &hello)? {
             Greeted::Session(welcome, end)
                 if gpu == GpuWish::First || welcome.protocol.minor >= GPUS_SINCE =>

@@ -7,14 +7,16 @@
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::facts::{self, GpuOffer};
 use crate::layout::{Layout, RawLayout};
-use partita_model::{DeviceAddress, DeviceFacts, GpuNumber, SessionId};
+use partita_model::{
+    DeviceAddress, DeviceFacts, GpuNumber, Priority, SessionId, SmAmount, Terms, Weight,
+};
 use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
 /// The version that this crate speaks.
-pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 3 };
+pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 4 };
 /// Optional features of this crate, one bit each. A session uses those that both sides have.
 pub const FEATURES: u64 = 0;
 
@@ -25,6 +27,13 @@ const REFUSED: u32 = 2;
 const OFFER: u32 = 3;
 /// The first minor version whose hello names a GPU.
 const GPUS_SINCE: u16 = 2;
+/// The first minor version whose hello has terms.
+const TERMS_SINCE: u16 = 4;
+const SAYS_NOTHING: u16 = 0;
+const SAYS: u16 = 1;
+const SAYS_PER_CENT: u16 = 2;
+/// Priorities by their number in a hello.
+const PRIORITIES: [Priority; 3] = [Priority::Batch, Priority::Normal, Priority::Latency];
 pub(crate) const MAX_NAME: usize = 255;
 const MAX_TEXT: usize = 1024;
 /// The longest message of the handshake, in bytes.
@@ -131,6 +140,8 @@ pub struct Hello {
     pub application: String,
     /// The wanted GPU; absent before protocol 2.2.
     pub gpu: GpuWish,
+    /// What the program asks for itself; absent before protocol 2.4.
+    pub terms: Terms,
 }
 
 impl Hello {
@@ -148,6 +159,9 @@ impl Hello {
         writer.text(&self.application, MAX_NAME);
         if self.protocol.minor >= GPUS_SINCE {
             self.gpu.write(&mut writer);
+        }
+        if self.protocol.minor >= TERMS_SINCE {
+            write_terms(&self.terms, &mut writer);
         }
         bytes
     }
@@ -182,6 +196,11 @@ impl Hello {
             } else {
                 GpuWish::First
             },
+            terms: if protocol.minor >= TERMS_SINCE {
+                read_terms(&mut reader)?
+            } else {
+                Terms::default()
+            },
         };
         // A later minor version may say more.
         if protocol.minor > PROTOCOL.minor {
@@ -189,6 +208,60 @@ impl Hello {
         }
         reader.finish()?;
         Ok(hello)
+    }
+}
+
+/// Terms as four pairs of numbers: whether and how something is said, and what.
+fn write_terms(terms: &Terms, writer: &mut Writer<'_>) {
+    let amount = |amount: Option<SmAmount>| match amount {
+        None => (SAYS_NOTHING, 0),
+        Some(SmAmount::Sms(sms)) => (SAYS, sms),
+        Some(SmAmount::PerCent(part)) => (SAYS_PER_CENT, part.into()),
+    };
+    let said = |value: Option<u16>| value.map_or((SAYS_NOTHING, 0), |value| (SAYS, value));
+    let place = |priority| PRIORITIES.iter().position(|one| *one == priority);
+    let priority = terms.priority.and_then(place).and_then(|place| u16::try_from(place).ok());
+    let weight = terms.weight.map(Weight::get);
+    for (how, value) in [amount(terms.min), amount(terms.max), said(weight), said(priority)] {
+        writer.u16(how);
+        writer.u16(value);
+    }
+}
+
+fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, BytesError> {
+    Ok(Terms {
+        min: read_amount(reader)?,
+        max: read_amount(reader)?,
+        weight: read_said(reader, "weight", |weight| Weight::try_from(i64::from(weight)).ok())?,
+        priority: read_said(reader, "priority", |place| {
+            PRIORITIES.get(usize::from(place)).copied()
+        })?,
+    })
+}
+
+fn read_amount(reader: &mut Reader<'_>) -> Result<Option<SmAmount>, BytesError> {
+    let at = reader.at();
+    match (reader.u16("number of SMs")?, reader.u16("number of SMs")?) {
+        (SAYS_NOTHING, _) => Ok(None),
+        (SAYS, sms) => Ok(Some(SmAmount::Sms(sms))),
+        (SAYS_PER_CENT, part @ 1..=100) => Ok(u8::try_from(part).ok().map(SmAmount::PerCent)),
+        (_, value) => Err(BytesError::Value { at, what: "number of SMs", value: value.into() }),
+    }
+}
+
+fn read_said<T>(
+    reader: &mut Reader<'_>,
+    what: &'static str,
+    meaning: impl Fn(u16) -> Option<T>,
+) -> Result<Option<T>, BytesError> {
+    let at = reader.at();
+    let (how, value) = (reader.u16(what)?, reader.u16(what)?);
+    match how {
+        SAYS_NOTHING => Ok(None),
+        _ => {
+            let said = meaning(value).filter(|_| how == SAYS);
+            said.map(Some).ok_or(BytesError::Value { at, what, value: value.into() })
+        }
     }
 }
 
@@ -417,6 +490,12 @@ mod tests {
             program: "vecAdd".to_owned(),
             application: "größe".to_owned(),
             gpu: GpuWish::Number(GpuNumber(3)),
+            terms: Terms {
+                min: Some(SmAmount::Sms(8)),
+                max: Some(SmAmount::PerCent(50)),
+                weight: None,
+                priority: Some(Priority::Latency),
+            },
         }
     }
 
@@ -437,11 +516,16 @@ mod tests {
             let hello = Hello { gpu, ..hello() };
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
-        let older = Hello { protocol: Protocol { major: PROTOCOL.major, minor: 1 }, ..hello() };
-        assert_eq!(older.encode().len() + 4, hello().encode().len());
+        let of = |minor| Protocol { major: PROTOCOL.major, minor };
+        let older = Hello { protocol: of(3), ..hello() };
         let found = Hello::decode(&older.encode()).unwrap();
-        assert_eq!(found, Hello { gpu: GpuWish::First, ..older });
-        let mut bytes = hello().encode();
+        assert_eq!(found, Hello { terms: Terms::default(), ..older.clone() });
+        let oldest = Hello { protocol: of(1), ..hello() };
+        assert_eq!(oldest.encode().len() + 4, older.encode().len());
+        let found = Hello::decode(&oldest.encode()).unwrap();
+        let nothing = Terms::default();
+        assert_eq!(found, Hello { gpu: GpuWish::First, terms: nothing, ..oldest });
+        let mut bytes = older.encode();
         let at = bytes.len() - 4;
         bytes[at] = 9;
         let error = Hello::decode(&bytes).unwrap_err().to_string();

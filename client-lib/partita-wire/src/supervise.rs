@@ -19,7 +19,7 @@
 
 use partita_model::{
     AccountsReport, ApplicationId, DeviceFacts, EventBatch, GpuConfig, SessionId, SmSet,
-    StatusReport, TenantId, TraceReport,
+    StatusReport, TenantId, Terms, TermsRule, TraceReport,
 };
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -76,6 +76,18 @@ pub enum Ask {
     },
     /// Puts this configuration in force, answered by [`Answer::Done`] or [`Answer::Refused`].
     Configure(GpuConfig),
+    /// What an application may have from now on, answered by [`Answer::Done`] or
+    /// [`Answer::Refused`].
+    SetTerms {
+        /// The application.
+        application: ApplicationId,
+        /// Its terms.
+        terms: Terms,
+        /// The tenant that asks, who may ask only for its own; `None` is an administrator.
+        by: Option<TenantId>,
+    },
+    /// What schedulers have reserved: the terms of jobs. Answered by [`Answer::Done`].
+    Reserve(Vec<TermsRule>),
     /// Ends the process once it has no session: it is of an older version. Answered by
     /// [`Answer::Done`].
     EndWhenIdle,
@@ -209,6 +221,9 @@ pub struct Greeting {
     /// Sessions of one tenant with the same tag are one application; without one, a session is its
     /// own.
     pub application: Option<String>,
+    /// What the program asks for itself.
+    #[serde(default)]
+    pub terms: Terms,
 }
 
 /// The reason why a frame cannot be read. The connection is of no use afterwards.
@@ -461,7 +476,11 @@ mod tests {
         check(HandOver {
             session: SessionId(3),
             peer: Peer { pid: 1, uid: 2, gid: 3 },
-            greeting: Greeting { program: "poly".into(), application: Some("a \"b\"".into()) },
+            greeting: Greeting {
+                program: "poly".into(),
+                application: Some("a \"b\"".into()),
+                terms: Terms::default(),
+            },
         });
     }
 

@@ -33,6 +33,7 @@ mod sockets;
 mod state_dir;
 mod status;
 pub mod table;
+mod terms;
 mod top;
 mod trace;
 mod watch;
@@ -63,6 +64,8 @@ Examples:
       predict what two applications would take side by side with 12 SMs each
   partita resize 1=0-17 2=18-23
       move the border between two applications while their kernels run
+  partita terms 1 --sms 8..24 --priority latency
+      what application 1 may have, while its kernels run
 
 Exit codes: 0 success, 1 the input is at fault or the operation failed, 2 wrong usage.";
 
@@ -84,6 +87,7 @@ enum Command {
     Why(why::WhyArgs),
     Predict(predict::PredictArgs),
     Resize(resize::ResizeArgs),
+    Terms(terms::TermsArgs),
     Cancel(cancel::CancelArgs),
     Trace(trace::TraceArgs),
     Ptx(ptx::PtxArgs),
@@ -119,6 +123,7 @@ pub fn main() -> ExitCode {
         Command::Why(args) => args.execute(),
         Command::Predict(args) => args.execute(),
         Command::Resize(args) => args.execute(),
+        Command::Terms(args) => args.execute(),
         Command::Cancel(args) => args.execute(),
         Command::Trace(args) => args.execute(),
         Command::Ptx(args) => args.execute(),

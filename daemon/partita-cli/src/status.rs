@@ -3,6 +3,7 @@
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
+use crate::terms::in_short;
 use crate::watch::repeat::Watch;
 use clap::Args;
 use partita_model::{
@@ -200,13 +201,15 @@ fn applications(report: &StatusReport) -> Table {
         let sessions: Vec<String> =
             application.sessions.iter().map(|id| id.0.to_string()).collect();
         let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
+        let terms = application.entitlement.as_ref().map(in_short);
+        let terms = terms.map(|terms| format!(" [{terms}]")).unwrap_or_default();
         table.row([
             application.id.0.to_string(),
             application.name.clone(),
             application.tenant.0.to_string(),
             sessions.join(","),
             pids.join(","),
-            partitions.get(&application.id).cloned().unwrap_or_else(|| "none".into()),
+            format!("{}{terms}", partitions.get(&application.id).map_or("none", String::as_str)),
             class(application.class).into(),
             bytes(application.memory_used_bytes),
             application.launches_completed.to_string(),

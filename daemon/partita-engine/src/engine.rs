@@ -5,12 +5,13 @@ use crate::machines::Machines;
 use crate::sessions::Call;
 use crate::turn::{Common, Turn};
 use crate::{
-    Action, CancelError, EngineConfig, FormsOf, ModuleHandle, PrepareError, PreparedModule, Request,
+    Action, CancelError, EngineConfig, FormsOf, ModuleHandle, PrepareError, PreparedModule,
+    Request, TermsError,
 };
 use partita_device::{AddressRange, Device, DeviceError, Event, HostMemory, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, KernelProfile, LaunchShape, Limits, MemoryQuota, Nanos, Originals,
-    SessionId, SessionsPerUser, SmSet, TenantId, TraceReport,
+    SessionId, SessionsPerUser, SmSet, TenantId, Terms, TermsRule, TraceReport,
 };
 use partita_policy::{Deciders, PlanError, Slowdowns};
 use std::collections::BTreeMap;
@@ -335,6 +336,47 @@ impl Engine {
     /// Sets the tenants that may run kernels that nothing holds to their own memory; `None`: all.
     pub fn set_unfenced(&mut self, tenants: impl IntoIterator<Item = Option<TenantId>>) {
         self.machines.sessions.set_unfenced(tenants);
+    }
+
+    /// Sets the terms of applications by rules, and the tenants that may ask for more than rules
+    /// grant; `None`: all.
+    pub fn set_terms_rules(
+        &mut self,
+        device: &mut dyn Device,
+        rules: &[TermsRule],
+        askers: impl IntoIterator<Item = Option<TenantId>>,
+    ) {
+        self.turn(device, |machines, turn| {
+            machines.sessions.set_terms_rules(rules, askers);
+            turn.push(Effect::Replan);
+        });
+    }
+
+    /// Sets what schedulers have reserved for the jobs of tenants.
+    pub fn set_reserved(&mut self, device: &mut dyn Device, rules: &[TermsRule]) {
+        self.turn(device, |machines, turn| {
+            machines.sessions.set_reserved(rules);
+            turn.push(Effect::Replan);
+        });
+    }
+
+    /// Sets what one application may have, from now on and for its running kernels. Where a tenant
+    /// asks, `by` names it.
+    ///
+    /// # Errors
+    /// [`TermsError`]; nothing has changed then.
+    pub fn set_terms(
+        &mut self,
+        device: &mut dyn Device,
+        application: ApplicationId,
+        terms: Terms,
+        by: Option<TenantId>,
+    ) -> Result<(), TermsError> {
+        self.turn(device, |machines, turn| {
+            machines.sessions.set_terms(application, terms, by)?;
+            turn.push(Effect::Replan);
+            Ok(())
+        })
     }
 
     /// Takes the kept profiles of a kernel ([`Action::Profiled`]). Launches that were counted since

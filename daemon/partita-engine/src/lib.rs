@@ -93,3 +93,4 @@ pub use prepare::{
 };
 pub use request::{LoadedKernel, LoadedModule, Payload};
 pub use session::{CloseReason, Holding, OpenError, SessionGrant, SessionIdentity};
+pub use sessions::TermsError;

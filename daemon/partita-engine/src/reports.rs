@@ -30,6 +30,7 @@ impl Engine {
                 ctas_completed: account.map_or(0, |account| account.ctas_completed()),
                 stuck_ns: machines.launches.stuck_for(id).map(|time| time.0),
                 copies_waiting: ids.clone().map(|id| machines.sessions.copies_waiting(*id)).sum(),
+                entitlement: Some(application.entitlement).filter(|own| !own.is_neutral()),
                 kernels: self.kernel_reports(id),
             }
         };

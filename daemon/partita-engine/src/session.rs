@@ -1,7 +1,8 @@
 //! The identity of a session, its grant, and the reasons for its end.
 
+use crate::TermsError;
 use partita_device::{AddressRange, DeviceError};
-use partita_model::{ApplicationId, SessionId, TenantId, WindowId};
+use partita_model::{ApplicationId, SessionId, TenantId, Terms, WindowId};
 
 /// The identity of a session's client.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -16,6 +17,8 @@ pub struct SessionIdentity {
     pub program: String,
     /// Sessions of one tenant with the same tag are one application; one without a tag is its own.
     pub tag: Option<String>,
+    /// What the program asks for itself.
+    pub asked: Terms,
 }
 
 /// What a session gets when it opens.
@@ -70,6 +73,9 @@ pub enum OpenError {
         /// What the device said.
         source: DeviceError,
     },
+    /// It asks for SMs that there are not.
+    #[error(transparent)]
+    Terms(#[from] TermsError),
 }
 
 /// Why a session ends.

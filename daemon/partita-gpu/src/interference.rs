@@ -22,7 +22,7 @@ use partita_engine::{Action, CloseReason, Engine, EngineConfig, Payload, Session
 use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, ContentionClass, CudaResult, Dim3, ImageKind, InterferenceMatrix, Nanos,
-    PartitionerKind, PolicyConfig, SelectorKind, SessionId, TenantId,
+    PartitionerKind, PolicyConfig, SelectorKind, SessionId, TenantId, Terms,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -319,6 +319,7 @@ impl Rig {
             pid: 0,
             program: format!("class {}", CLASSES[class]),
             tag: None,
+            asked: Terms::default(),
         };
         let failed = |reason: String| program_error(class, reason);
         let opened = self.engine.open_session(self.device.as_mut(), identity);

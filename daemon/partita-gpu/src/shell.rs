@@ -25,7 +25,9 @@ use crate::systemd::Systemd;
 use partita_device::{Activity, Device, DeviceError, Event, Guards, Horizon};
 use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose, Rests};
 use partita_model::request::{ImageId, ModuleHandle};
-use partita_model::{DeviceKind, GpuConfig, Measurements, Nanos, SessionId, TenantId, Timekeeping};
+use partita_model::{
+    DeviceKind, GpuConfig, Measurements, Nanos, SessionId, TenantId, TermsRule, Timekeeping,
+};
 use partita_wire::BellState;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
@@ -260,6 +262,7 @@ impl Shell {
             begun: Instant::now(),
         };
         shell.set_unfenced(&[]);
+        shell.set_terms_rules(&[], &[]);
         if let Some([control, sessions]) = line {
             shell.connect(control, sessions)?;
         }
@@ -304,6 +307,13 @@ impl Shell {
     fn set_unfenced(&mut self, tenants: &[Option<TenantId>]) {
         let own = TenantId(rustix::process::geteuid().as_raw());
         self.engine.set_unfenced(tenants.iter().copied().chain([Some(own)]));
+    }
+
+    /// The daemon's own user and root ask for what they like.
+    fn set_terms_rules(&mut self, rules: &[TermsRule], askers: &[Option<TenantId>]) {
+        let own = TenantId(rustix::process::geteuid().as_raw());
+        let askers = askers.iter().copied().chain([Some(own), Some(TenantId(0))]);
+        self.engine.set_terms_rules(self.device.as_mut(), rules, askers);
     }
 
     /// Kernels that rest by the host's time end their rest without calls. On a device whose time

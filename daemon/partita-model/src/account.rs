@@ -97,6 +97,8 @@ pub enum ResizeReason {
     Interval,
     /// A plan was pinned or given up.
     Plan,
+    /// What an application may have changed.
+    Terms,
 }
 
 /// Durations by powers of two.

@@ -2,7 +2,7 @@
 //!
 //! These are plain data. `partita-policy` writes the records and turns them into sentences.
 
-use crate::{ApplicationId, ContentionClass, Nanos, SmPart, SmSet};
+use crate::{ApplicationId, ContentionClass, Entitlement, Nanos, SmPart, SmSet};
 use serde::{Deserialize, Serialize};
 
 /// Completed work: a running total, or the work of one interval.
@@ -149,6 +149,8 @@ pub enum Cause {
     Configuration,
     /// A measuring interval ended.
     Interval,
+    /// What an application may have changed.
+    Terms,
 }
 
 /// One decision with its inputs.
@@ -290,6 +292,21 @@ pub enum Note {
         application: ApplicationId,
         /// SMs that the application gets from those that the entries leave.
         gets: u16,
+    },
+    /// What the application's terms give it.
+    Entitled {
+        /// The application.
+        application: ApplicationId,
+        /// Minimum, maximum, weight and priority.
+        entitlement: Entitlement,
+        /// SMs that it gets.
+        gets: u16,
+        /// The fewest SMs that any plan may give it at present.
+        least: u16,
+        /// SMs that it can use at present, where it is urgent and that is known.
+        need: Option<u16>,
+        /// Whether it leaves SMs to an urgent application at present.
+        yields: bool,
     },
     /// There are more applications than SMs.
     NoRoom {
@@ -508,6 +525,7 @@ impl Note {
             Note::Alone { application }
             | Note::Share { application, .. }
             | Note::NoShare { application, .. }
+            | Note::Entitled { application, .. }
             | Note::NoRoom { application }
             | Note::Waits { application }
             | Note::Met { application }

@@ -1,6 +1,6 @@
 //! The configuration of one GPU: its policy, and what is configured beside the policy.
 
-use crate::{PolicyConfig, TenantId};
+use crate::{PolicyConfig, TenantId, TermsRule};
 use serde::{Deserialize, Serialize};
 
 /// What the configuration file says of one GPU. `partitad` reads and checks it; `partita-gpu`
@@ -28,6 +28,13 @@ pub struct GpuConfig {
     /// Tenants that may run kernels which nothing confines to their own memory. The daemon's own
     /// user always may. `None` stands for every tenant.
     pub unfenced: Vec<Option<TenantId>>,
+    /// What applications may have of the SMs.
+    #[serde(default)]
+    pub terms: Vec<TermsRule>,
+    /// Tenants whose programs may ask for more than `terms` grant. The daemon's own user and root
+    /// always may. `None` stands for every tenant.
+    #[serde(default)]
+    pub askers: Vec<Option<TenantId>>,
     /// The tenants that may use the GPU; `None` stands for every tenant. `partitad` enforces it.
     pub tenants: Option<Vec<TenantId>>,
 }

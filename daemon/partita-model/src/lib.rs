@@ -34,6 +34,7 @@ mod resource;
 mod result;
 mod sm_part;
 mod sm_set;
+mod terms;
 pub mod texture;
 mod units;
 
@@ -80,4 +81,5 @@ pub use resource::{
 pub use result::CudaResult;
 pub use sm_part::SmPart;
 pub use sm_set::{ParseSmSetError, SmSet};
+pub use terms::{Entitlement, Priority, SmAmount, SmRange, Terms, TermsRule, Weight};
 pub use units::{Bytes, Cycles, DeviceAddress, MemoryAccess, Nanos};

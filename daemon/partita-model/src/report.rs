@@ -1,9 +1,9 @@
 //! Reports of the daemon: the bodies of the API's answers.
 
 use crate::{
-    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, GpuNumber,
-    HostTime, KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId, Sharing, SmId,
-    SmPart, SmSet, TenantId, Timekeeping,
+    ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, Entitlement,
+    GpuNumber, HostTime, KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId,
+    Sharing, SmId, SmPart, SmSet, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 
@@ -179,6 +179,9 @@ pub struct ApplicationReport {
     /// Copies between host and device that wait for their turn.
     #[serde(default)]
     pub copies_waiting: u64,
+    /// What it may have of the SMs; absent where nothing was said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entitlement: Option<Entitlement>,
     /// Kernels that it has launched so far, in order of first launch.
     pub kernels: Vec<KernelReport>,
 }

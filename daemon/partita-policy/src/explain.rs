@@ -1,8 +1,8 @@
 //! From records to sentences, for `partita why`.
 
 use partita_model::{
-    ApplicationRecord, Cause, Class, ContentionClass, DecisionRecord, EvenReason, Evidence, Level,
-    Note, Notice, Verdict,
+    ApplicationId, ApplicationRecord, Cause, Class, ContentionClass, DecisionRecord, Entitlement,
+    EvenReason, Evidence, Level, Note, Notice, Priority, Verdict, Weight,
 };
 
 /// Why the partitions are as they are, in sentences with numbers.
@@ -22,6 +22,7 @@ fn opening(record: &DecisionRecord) -> String {
         }
         (Cause::Interval, None) => "after an interval".to_owned(),
         (Cause::Configuration, _) => "because an administrator chose this policy".to_owned(),
+        (Cause::Terms, _) => "because what an application may have has changed".to_owned(),
         (Cause::Membership, _) => {
             "because applications came, went, began or ceased to work".to_owned()
         }
@@ -38,6 +39,38 @@ fn outcome(record: &ApplicationRecord) -> String {
         return format!("So {application} has {} SMs: {gets}.", gets.len());
     }
     format!("So {application} has {} SMs: {gets}; its workers wait on {stalled}.", gets.len())
+}
+
+/// What an application was promised, and what it has of it.
+fn entitled(
+    application: ApplicationId,
+    entitlement: &Entitlement,
+    gets: u16,
+    (least, need, yields): (u16, Option<u16>, bool),
+) -> String {
+    let Entitlement { min, max, weight, priority, .. } = *entitlement;
+    let mut terms = Vec::new();
+    if min > 0 {
+        terms.push(format!("a minimum of {min} SMs"));
+    }
+    if max < u16::MAX {
+        terms.push(format!("a maximum of {max} SMs"));
+    }
+    if weight != Weight::default() {
+        terms.push(format!("weight {}", weight.get()));
+    }
+    if priority != Priority::Normal {
+        terms.push(format!("priority `{}`", priority.name()));
+    }
+    let mut said = format!("{application} has {}, and gets {gets} SMs", terms.join(", "));
+    if gets < min {
+        said += ": minima of applications that came before it leave no more";
+    } else if let Some(need) = need.filter(|need| gets >= *need) {
+        said += &format!(": its launches of late have CTAs for {need} SMs");
+    } else if yields && gets <= least.max(1) {
+        said += ": it leaves the rest to applications of priority `latency`";
+    }
+    said + "."
 }
 
 fn sentence(note: &Note) -> String {
@@ -68,6 +101,9 @@ fn sentence(note: &Note) -> String {
                 "No share of the configuration matches {application}: it gets {gets} SMs of what \
                  is left."
             )
+        }
+        Note::Entitled { application, entitlement, gets, least, need, yields } => {
+            entitled(*application, entitlement, *gets, (*least, *need, *yields))
         }
         Note::NoRoom { application } => {
             format!("{application} waits: there are more applications than SMs.")

@@ -20,6 +20,7 @@
 
 mod advice;
 mod deciders;
+mod entitlements;
 mod explain;
 mod forecast;
 mod measuring;
@@ -48,6 +49,6 @@ pub use partitioners::{
     ApplicationSample, Awaits, CdSearch, CdSearchPaper, CdSearchSettings, Decision, Demand, Even,
     IntervalRequest, Partitioner, Sample, Smra, SmraSettings, StaticShares,
 };
-pub use plans::{Plan, PlanError, whole_groups};
+pub use plans::{Bounds, Plan, PlanError, whole_groups};
 pub use policy::{ApplicationObservation, Observation, Orders, Policy, PolicySettings};
 pub use selectors::{Everyone, Selected, Selector, Turns};

@@ -9,18 +9,19 @@
 //!
 //! - Partitions are of the SMs to be shared out, and disjoint but for two applications that share
 //!   each of their SMs; stalled SMs are in partitions, gated ones are in none.
-//! - Where anyone has work, every SM is in a partition or gated.
+//! - Where anyone has work, every SM is in a partition, gated, or beyond all maxima.
 //! - What is shown may be late, wrong or absurd: decisions may be poor then, but they hold all of
 //!   the above.
 
+use crate::entitlements::{self, Entitlements};
 use crate::measuring::{Clock, Intervals, Measured, Reading};
 use crate::{
-    ApplicationSample, Awaits, Character, Decision, Partitioner, Plan, Sample, Selected, Selector,
-    Slowdowns,
+    ApplicationSample, Awaits, Bounds, Character, Decision, Partitioner, Plan, Sample, Selected,
+    Selector, Slowdowns,
 };
 use partita_model::{
-    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Nanos, Notice, Progress, SmSet,
-    TenantId,
+    ApplicationId, ApplicationRecord, Cause, DecisionRecord, Entitlement, Nanos, Notice, Progress,
+    SmSet, TenantId,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -92,6 +93,8 @@ pub struct ApplicationObservation {
     pub character: Option<Character>,
     /// A launch of it waits, because one of its CTAs does not fit into its part of an SM.
     pub cramped: bool,
+    /// What it may have of the SMs.
+    pub entitlement: Entitlement,
 }
 
 /// What the engine shall bring about.
@@ -121,6 +124,7 @@ struct Tracked {
     counting: bool,
     stuck: bool,
     cramped: bool,
+    entitlement: Entitlement,
 }
 
 /// The policy loop.
@@ -147,6 +151,9 @@ pub struct Policy {
     replaced: bool,
     /// A launch has just been found that does not fit into its application's part of an SM.
     is_cramped: bool,
+    entitlements: Entitlements,
+    /// What somebody may have has just changed.
+    is_entitled_anew: bool,
 }
 
 impl Policy {
@@ -176,6 +183,8 @@ impl Policy {
             notices: VecDeque::new(),
             replaced: false,
             is_cramped: false,
+            entitlements: Entitlements::default(),
+            is_entitled_anew: false,
         }
     }
 
@@ -211,6 +220,7 @@ impl Policy {
             self.notices.push_back(Notice::NotSettled { since });
         }
         let is_cramped = std::mem::take(&mut self.is_cramped);
+        let is_entitled_anew = std::mem::take(&mut self.is_entitled_anew);
         if members != self.members || seen.sms != self.sms || is_cramped {
             self.members = members;
             self.sms = seen.sms;
@@ -220,7 +230,10 @@ impl Policy {
         if std::mem::take(&mut self.replaced) {
             return self.decide(&applications, Cause::Configuration, None);
         }
-        if measured.is_none() && self.selector.again_at().is_none_or(|at| at > self.now) {
+        if is_entitled_anew {
+            return self.decide(&applications, Cause::Terms, None);
+        }
+        if measured.is_none() && self.turn_ends().is_none_or(|at| at > self.now) {
             return None;
         }
         self.decide(&applications, Cause::Interval, measured)
@@ -233,7 +246,7 @@ impl Policy {
         let wanted = tracked().any(|tracked| tracked.has_work);
         let idle = tracked().filter(|tracked| wanted && tracked.active && !tracked.has_work);
         let grace = idle.map(|tracked| tracked.lends_at).min();
-        let turn = self.selector.again_at();
+        let turn = self.turn_ends();
         grace.into_iter().chain(self.intervals.next_at(self.now)).chain(turn).min()
     }
 
@@ -278,6 +291,11 @@ impl Policy {
         self.notices.pop_front()
     }
 
+    /// When selector or terms let others run.
+    fn turn_ends(&self) -> Option<Nanos> {
+        self.selector.again_at().into_iter().chain(self.entitlements.again_at()).min()
+    }
+
     /// How long the one with the most work has had some since the last look.
     fn longest_work(&self, seen: &BTreeMap<ApplicationId, &ApplicationObservation>) -> Nanos {
         let since = |id, busy: Nanos| {
@@ -303,7 +321,10 @@ impl Policy {
                 counting: false,
                 stuck: false,
                 cramped: false,
+                entitlement: application.entitlement,
             });
+            let before = std::mem::replace(&mut tracked.entitlement, application.entitlement);
+            self.is_entitled_anew |= before != application.entitlement && tracked.active;
             self.is_cramped |= application.cramped && !tracked.cramped;
             tracked.cramped = application.cramped;
             if application.in_flight > 0 || application.total.ctas != tracked.total.ctas {
@@ -350,7 +371,14 @@ impl Policy {
         measured: Option<Measured>,
     ) -> Option<&Orders> {
         let mut sample = self.sample(seen, cause, measured.as_ref());
-        let Selected { together, parts, notes } = self.selector.step(&sample);
+        let mut selected = self.selector.step(&sample);
+        let is_entitled = entitlements::are_any(&sample);
+        if is_entitled {
+            self.entitlements.admit(&sample, &mut selected);
+        } else {
+            self.entitlements.rest();
+        }
+        let Selected { together, parts, notes } = selected;
         if cause == Cause::Interval {
             let is_partitioners = measured.is_some() && !self.measures_for_selector;
             if together != self.together || parts != *self.orders.plan.parts() {
@@ -366,8 +394,15 @@ impl Policy {
         }
         self.together.clone_from(&together);
         sample.applications.retain(|a| together.contains(&a.application));
-        let shared = Plan::shared(sample.sms, &parts).map(Decision::shared);
-        let mut decision = shared.unwrap_or_else(|| self.partitioner.step(&sample));
+        let mut settled = Plan::shared(sample.sms, &parts).map(Decision::shared);
+        if is_entitled {
+            Entitlements::bound(&mut sample);
+            settled = Entitlements::decision(&sample);
+        }
+        let mut decision = settled.unwrap_or_else(|| self.partitioner.step(&sample));
+        if is_entitled {
+            Entitlements::keep(&sample, &mut decision);
+        }
         decision.notes.extend(notes);
         let next = decision.next.or_else(|| self.selector.interval());
         self.measures_for_selector = decision.next.is_none();
@@ -422,6 +457,8 @@ impl Policy {
                     ),
                     character: application.character,
                     cramped: application.cramped,
+                    entitlement: application.entitlement,
+                    bounds: Bounds::default(),
                 }
             })
             .collect();

@@ -4,7 +4,8 @@
 
 use partita_model::{
     GpuConfig, GpuNumber, GroupSize, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals,
-    PartitionerKind, PolicyConfig, SelectorKind, SessionsPerUser, Share, SupplyModel, TenantId,
+    PartitionerKind, PolicyConfig, Priority, SelectorKind, SessionsPerUser, Share, SmAmount,
+    SupplyModel, TenantId, Terms, TermsRule, Weight,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -20,6 +21,10 @@ use toml::Spanned;
 /// tag = "train"        # what PARTITA_APP says; tenant, tag or both
 /// sms = 8
 /// ```
+///
+/// A share may say what each application that matches may have, under every partitioner: `min` and
+/// `max` (SMs as in `8` or `"30%"`), `weight`, `priority`, and `may_ask`, which lets the programs of
+/// the tenant ask for more than that ([`Terms`]). Without tenant and tag it holds for all.
 ///
 /// `no_progress_ms`, `alone_ms`, `hold_up_ms`, `prepare_ms` and `prepare_mib` are [`Limits`],
 /// `hung_after_ms` is [`HungAfter`], `originals` is [`Originals`].
@@ -82,8 +87,18 @@ pub struct ShareSection {
     pub tenant: Option<TenantName>,
     /// An application tag.
     pub tag: Option<String>,
-    /// SMs for all applications that match.
-    pub sms: i64,
+    /// For the partitioner `static`: SMs for all applications that match.
+    pub sms: Option<i64>,
+    /// SMs that each application that matches has whenever it has work.
+    pub min: Option<SmAmount>,
+    /// SMs that each has at most.
+    pub max: Option<SmAmount>,
+    /// Its part in what is left.
+    pub weight: Option<Weight>,
+    /// Who yields to whom.
+    pub priority: Option<Priority>,
+    /// Whether programs of the tenant may ask for more.
+    pub may_ask: Option<bool>,
     /// The number of the GPU; `None` means each GPU.
     pub gpu: Option<i64>,
 }
@@ -234,6 +249,7 @@ impl PolicySection {
     pub fn check(&self, context: &ConfigContext<'_>) -> Result<GpuConfig, ConfigError> {
         let own = self.check_gpus(context)?;
         let shares = self.check_shares(context)?;
+        let (terms, askers) = self.check_terms(context)?;
         let named = own.and_then(|gpu| gpu.partitioner.as_ref()).or(self.partitioner.as_ref());
         let selector = own.and_then(|gpu| gpu.selector).unwrap_or(self.selector);
         let partitioner = named.map_or(selector.usual_partitioner(), |named| *named.get_ref());
@@ -288,6 +304,8 @@ impl PolicySection {
             quotas,
             host_memory,
             unfenced,
+            terms,
+            askers,
             tenants,
             hung_after,
             sessions_per_user,
@@ -306,7 +324,8 @@ impl PolicySection {
                 Err(reason) => return refuse(reason),
             }
             let share = match read_share(entry.get_ref(), context) {
-                Ok(share) => share,
+                Ok(Some(share)) => share,
+                Ok(None) => continue,
                 Err(reason) => return refuse(reason),
             };
             if shares.iter().any(|other| (other.tenant, &other.tag) == (share.tenant, &share.tag)) {
@@ -324,6 +343,36 @@ impl PolicySection {
             shares.push(share);
         }
         Ok(shares)
+    }
+
+    /// What applications may have on the context's GPU, and who may ask for more.
+    fn check_terms(
+        &self,
+        context: &ConfigContext<'_>,
+    ) -> Result<(Vec<TermsRule>, Vec<Option<TenantId>>), ConfigError> {
+        let (mut rules, mut askers) = (Vec::<TermsRule>::new(), Vec::new());
+        for entry in &self.share {
+            let section = entry.get_ref();
+            // `check_shares` has checked the number.
+            let gpu = section.gpu.and_then(|number| read_gpu(number, context).ok());
+            if gpu.is_some_and(|gpu| gpu != context.gpu) {
+                continue;
+            }
+            let rule = read_terms(section, context);
+            let rule = rule.map_err(|reason| context.error(entry.span().start, reason))?;
+            if section.may_ask == Some(true) {
+                askers.push(rule.tenant);
+            }
+            if rule.terms.is_empty() {
+                continue;
+            }
+            if rules.iter().any(|other| (other.tenant, &other.tag) == (rule.tenant, &rule.tag)) {
+                let reason = "second terms for the same applications: merge them with the first";
+                return Err(context.error(entry.span().start, reason.to_owned()));
+            }
+            rules.push(rule);
+        }
+        Ok((rules, askers))
     }
 
     /// Checks the sections of single GPUs, and returns the section of the context's GPU.
@@ -437,19 +486,50 @@ fn mib_to_bytes(mib: i64) -> Result<u64, String> {
     bytes.ok_or_else(|| format!("a quota of {mib} MiB: give at least 1 and less than 2^44"))
 }
 
-fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Share, String> {
+/// The share of the partitioner `static`, where the entry has one.
+fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Option<Share>, String> {
     let sm_count = context.sm_count;
     let tenant = read_tenant(entry.tenant.as_ref(), context)?;
+    let Some(sms) = entry.sms else { return Ok(None) };
     if tenant.is_none() && entry.tag.is_none() {
         return Err("a share for nobody: name a `tenant`, a `tag` or both".to_owned());
     }
-    let sms = match u16::try_from(entry.sms) {
+    let sms = match u16::try_from(sms) {
         Ok(0) => return Err("a share of 0 SMs: give at least 1, or remove the entry".to_owned()),
         Ok(sms) if sms <= sm_count => sms,
-        _ if entry.sms < 0 => return Err(format!("a share of {} SMs: give at least 1", entry.sms)),
-        _ => return Err(format!("a share of {} SMs: the GPU has {sm_count}", entry.sms)),
+        _ if sms < 0 => return Err(format!("a share of {sms} SMs: give at least 1")),
+        _ => return Err(format!("a share of {sms} SMs: the GPU has {sm_count}")),
     };
-    Ok(Share { tenant, tag: entry.tag.clone(), sms })
+    Ok(Some(Share { tenant, tag: entry.tag.clone(), sms }))
+}
+
+/// What an entry says of each application that matches.
+fn read_terms(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<TermsRule, String> {
+    let ShareSection { min, max, weight, priority, .. } = *entry;
+    let terms = Terms { min, max, weight, priority };
+    if terms.is_empty() && entry.sms.is_none() && entry.may_ask.is_none() {
+        return Err("a share that says nothing: give `min`, `max`, `weight`, `priority` or \
+                    `may_ask`, or `sms` for the partitioner `static`"
+            .to_owned());
+    }
+    if entry.may_ask == Some(true) && entry.tag.is_some() {
+        return Err("`may_ask` is a right of users, and any program may take a tag: name no `tag`"
+            .to_owned());
+    }
+    let on = |amount: SmAmount| amount.on(context.sm_count);
+    if let Some(max) = max.filter(|max| on(*max) == 0) {
+        return Err(format!("a maximum of {max} SMs: give at least 1"));
+    }
+    if let Some(min) = min.filter(|min| on(*min) > context.sm_count) {
+        return Err(format!("a minimum of {min} SMs: the GPU has {}", context.sm_count));
+    }
+    if let (Some(min), Some(max)) = (min, max)
+        && on(min) > on(max)
+    {
+        return Err(format!("a minimum of {min} SMs with a maximum of {max}"));
+    }
+    let tenant = read_tenant(entry.tenant.as_ref(), context)?;
+    Ok(TermsRule { tenant, tag: entry.tag.clone(), terms })
 }
 
 #[cfg(test)]
@@ -526,6 +606,43 @@ mod tests {
             Share { tenant: Some(TenantId(1000)), tag: Some("train".into()), sms: 8 }
         );
         assert_eq!(shares[1], Share { tenant: Some(TenantId(1001)), tag: None, sms: 15 });
+    }
+
+    #[test]
+    fn terms_of_applications() {
+        let text = "[policy]\n[[policy.share]]\nweight = 2\n[[policy.share]]\ntenant = \"alice\"\n\
+            min = 4\nmax = \"50%\"\nmay_ask = true\n[[policy.share]]\ntag = \"serve\"\n\
+            priority = \"latency\"\n[[policy.share]]\ntag = \"elsewhere\"\nweight = 3\ngpu = 1";
+        let config = parse_for(0, 2, text).unwrap();
+        assert_eq!(config.policy.shares, []);
+        assert_eq!(config.askers, [Some(TenantId(1000))]);
+        let [all, alice, serve] = &config.terms[..] else { panic!("{:?}", config.terms) };
+        assert_eq!((all.tenant, &all.tag), (None, &None));
+        assert_eq!(all.terms.weight.map(|weight| weight.get()), Some(2));
+        assert_eq!(alice.tenant, Some(TenantId(1000)));
+        assert_eq!(
+            (alice.terms.min, alice.terms.max),
+            (Some(SmAmount::Sms(4)), Some(SmAmount::PerCent(50)))
+        );
+        assert_eq!(serve.terms.priority, Some(Priority::Latency));
+        assert_eq!(parse_for(1, 2, text).unwrap().terms.len(), 4);
+    }
+
+    #[test]
+    fn bad_terms_name_the_line_and_the_remedy() {
+        let check = |entry: &str, expected: &str| {
+            let error = parse(&format!("[policy]\n[[policy.share]]\n{entry}")).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+        };
+        check("tag = \"a\"", "policy.toml:2: a share that says nothing: give `min`");
+        check("min = 9\nmax = 8", "policy.toml:2: a minimum of 9 SMs with a maximum of 8");
+        check("max = 0", "policy.toml:2: a maximum of 0 SMs: give at least 1");
+        check("min = 25", "policy.toml:2: a minimum of 25 SMs: the GPU has 24");
+        check("min = \"101%\"", "policy.toml:3: `101%` is no number of SMs");
+        check("weight = 1001", "policy.toml:3: a weight of 1001: give 0 to 1000");
+        check("priority = \"high\"", "policy.toml:3: unknown variant `high`");
+        check("tag = \"a\"\nmay_ask = true", "name no `tag`");
+        check("weight = 1\n[[policy.share]]\nweight = 2", "policy.toml:4: second terms");
     }
 
     #[track_caller]

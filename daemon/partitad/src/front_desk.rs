@@ -157,6 +157,7 @@ impl Desk {
         let greeting = Greeting {
             program: printable(&hello.program),
             application: Some(printable(&hello.application)).filter(|tag| !tag.is_empty()),
+            terms: hello.terms,
         };
         loop {
             let to = link.ok_or_else(|| {

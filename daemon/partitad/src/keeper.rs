@@ -1,21 +1,20 @@
-//! The keeper gives the applications of reserved jobs their SMs, by pinning them.
+//! The keeper sees to it that jobs get what schedulers have reserved for them.
 //!
-//! It looks when a reservation changes or expires, when applications come or go, and when a
-//! `partita-gpu` has been restarted. Partitions that an administrator has pinned go before
-//! reservations. The engine gives all pins up when a pinned application leaves; the keeper then
-//! pins the others again, and in between the policy decides.
-//!
-//! Pins outlive a `partitad`. At its first look at a GPU the keeper takes a pin for its own where
-//! the pin gives the application of a job as many SMs as the job has reserved.
+//! A reservation is a minimum of SMs for the application of a job: the job has it whenever it has
+//! work, lends it while it has none, and may have more. The keeper tells each data plane the
+//! reservations of its GPU, at the start, when they change or expire, and when a `partita-gpu` has
+//! been restarted. The policy does the rest. Partitions that an administrator has pinned go before
+//! reservations.
 
 use crate::events::{Hub, Next, Reading};
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
 use crate::reservations::{Book, now, on};
 use partita_model::{
-    ApplicationAccount, ApplicationId, GpuNumber, Happening, PartitionReport, Reservation, SmSet,
+    ApplicationAccount, ApplicationId, GpuNumber, Happening, PartitionReport, Reservation,
+    SmAmount, Terms, TermsRule,
 };
-use partita_wire::supervise::{Answer, Ask, PlanRequest, PlannedPartition};
+use partita_wire::supervise::{Answer, Ask};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,25 +34,24 @@ const LONGEST: Duration = Duration::from_secs(3600);
 pub struct Keeper {
     gpus: Gpus,
     book: Arc<Book>,
-    /// What it has pinned, on the GPUs that it has looked at.
-    pinned: BTreeMap<GpuNumber, Pins>,
+    /// What each data plane was told.
+    told: BTreeMap<GpuNumber, Vec<TermsRule>>,
 }
 
-type Pins = BTreeMap<ApplicationId, SmSet>;
-
-/// What is to be pinned on a GPU.
-#[derive(PartialEq, Eq, Debug)]
-struct Wanted {
-    pins: Pins,
-    /// For each reservation the application that gets its SMs, or why none does.
-    notes: Vec<(String, Result<Option<ApplicationId>, String>)>,
+/// What has happened to the applications of a GPU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Moved {
+    /// An application has come or gone.
+    Applications,
+    /// A data plane may know nothing of what it was told.
+    DataPlane,
 }
 
 impl Keeper {
     /// The keeper of a book.
     #[must_use]
     pub fn new(gpus: Gpus, book: Arc<Book>) -> Keeper {
-        Keeper { gpus, book, pinned: BTreeMap::new() }
+        Keeper { gpus, book, told: BTreeMap::new() }
     }
 
     /// Keeps until it is dropped.
@@ -71,28 +69,28 @@ impl Keeper {
                 let pause = if is_done { until } else { until.min(AGAIN) };
                 tokio::select! {
                     () = self.book.changed.notified() => {}
-                    () = moved(&mut reading) => gather(&mut reading).await,
+                    what = moved(&mut reading) => {
+                        if gather(&mut reading, what).await == Moved::DataPlane {
+                            self.told.clear();
+                        }
+                    }
                     () = sleep(pause) => {}
                 }
             }
         }
     }
 
-    /// Pins what is to be pinned. Whether nothing stands in the way.
+    /// Tells every data plane what it does not know. Whether nothing stands in the way.
     async fn look(&mut self) -> bool {
         let all = self.book.all();
         let gpus = self.gpus.clone();
         let mut is_done = true;
         for gpu in gpus.all() {
-            let reservations = on(&all, gpu.number);
-            let has_none = self.pinned.get(&gpu.number).is_none_or(Pins::is_empty);
-            if reservations.is_empty() && has_none {
-                continue;
-            }
-            match self.look_at(gpu, &reservations).await {
+            match self.look_at(gpu, &on(&all, gpu.number)).await {
                 Ok(done) => is_done &= done,
                 Err(error) => {
                     tracing::debug!(gpu = gpu.number.0, %error, "reservations have to wait");
+                    self.told.remove(&gpu.number);
                     is_done = false;
                 }
             }
@@ -105,152 +103,88 @@ impl Keeper {
         gpu: &Gpu,
         reservations: &[&Reservation],
     ) -> Result<bool, AskError> {
+        let rules: Vec<TermsRule> = reservations.iter().map(|one| rule(one)).collect();
+        if self.told.get(&gpu.number) != Some(&rules) {
+            let Answer::Done = gpu.handle.ask(Ask::Reserve(rules.clone())).await? else {
+                return Err(AskError::Gone);
+            };
+            self.told.insert(gpu.number, rules);
+        }
+        if reservations.is_empty() {
+            return Ok(true);
+        }
         let (Answer::Accounts(accounts), Answer::Status(status)) =
             (gpu.handle.ask(Ask::Accounts).await?, gpu.handle.ask(Ask::Status).await?)
         else {
             return Err(AskError::Gone);
         };
-        let (applications, partitions) = (&accounts.applications, &status.partitions);
-        let in_force: Pins = partitions
-            .iter()
-            .filter(|partition| partition.pinned)
-            .map(|partition| (partition.application, partition.sms))
-            .collect();
-        // What somebody else has replaced is the keeper's no longer.
-        let known = self.pinned.get(&gpu.number).cloned();
-        let mut own = known.unwrap_or_else(|| adopted(reservations, applications, &in_force));
-        own.retain(|id, sms| in_force.get(id) == Some(sms));
-        let Wanted { pins, notes } =
-            wanted(status.gpu.sms, reservations, applications, (partitions, &own));
-        let foreign = in_force.iter().filter(|(id, sms)| own.get(id) != Some(sms));
-        let all: Pins = foreign.chain(&pins).map(|(id, sms)| (*id, *sms)).collect();
-        let refused = if all == in_force { None } else { pin(gpu, &all).await? };
-        let mut is_done = refused.is_none();
-        for (id, outcome) in notes {
-            let (application, why) = match (outcome, &refused) {
-                (Ok(None), _) => (None, None),
-                (Ok(_), Some(detail)) => (None, Some(detail.clone())),
-                (Ok(application), None) => (application, None),
-                (Err(why), _) => (None, Some(why)),
-            };
+        let mut is_done = true;
+        for one in reservations {
+            let (application, why) = outcome(one, &accounts.applications, &status.partitions);
             is_done &= why.is_none();
-            self.book.note(&id, application, why);
+            self.book.note(&one.id, application, why);
         }
-        self.pinned.insert(gpu.number, if refused.is_some() { own } else { pins });
         Ok(is_done)
     }
 }
 
-/// Pins that an earlier keeper has left.
-fn adopted(
-    reservations: &[&Reservation],
-    applications: &[ApplicationAccount],
-    in_force: &Pins,
-) -> Pins {
-    let left = |one: &&Reservation| {
-        let job = applications.iter().find(|account| is_job(one, account))?;
-        let sms = in_force.get(&job.id).filter(|sms| sms.len() == one.sms)?;
-        Some((job.id, *sms))
-    };
-    reservations.iter().filter_map(left).collect()
+/// What a reservation gives to the application of its job.
+fn rule(reservation: &Reservation) -> TermsRule {
+    TermsRule {
+        tenant: Some(reservation.tenant),
+        tag: Some(reservation.job.clone()),
+        terms: Terms { min: Some(SmAmount::Sms(reservation.sms)), ..Terms::default() },
+    }
 }
 
-/// Whether an application is that of a reserved job.
-fn is_job(reservation: &Reservation, account: &ApplicationAccount) -> bool {
-    account.tenant == reservation.tenant && account.tag.as_ref() == Some(&reservation.job)
+/// The application of a reservation's job, or why it does not have its SMs.
+fn outcome(
+    reservation: &Reservation,
+    applications: &[ApplicationAccount],
+    partitions: &[PartitionReport],
+) -> (Option<ApplicationId>, Option<String>) {
+    let is_job = |account: &&ApplicationAccount| {
+        account.tenant == reservation.tenant && account.tag.as_ref() == Some(&reservation.job)
+    };
+    let Some(job) = applications.iter().find(is_job).map(|account| account.id) else {
+        return (None, None);
+    };
+    let pinned = partitions.iter().filter(|partition| partition.pinned);
+    let own = pinned.clone().find(|partition| partition.application == job);
+    if let Some(few) = own.filter(|own| own.sms.len() < reservation.sms) {
+        let (has, asked) = (few.sms.len(), reservation.sms);
+        return (None, Some(format!("an administrator has pinned {job} to {has} of {asked} SMs")));
+    }
+    (Some(job), None)
 }
 
 /// Takes the comings and goings that follow at once.
-async fn gather(reading: &mut Reading) {
+async fn gather(reading: &mut Reading, mut what: Moved) -> Moved {
     for _ in 0..MOST_AT_ONCE {
-        if timeout(GATHER, moved(reading)).await.is_err() {
-            return;
+        match timeout(GATHER, moved(reading)).await {
+            Ok(Moved::DataPlane) => what = Moved::DataPlane,
+            Ok(Moved::Applications) => {}
+            Err(_) => break,
         }
     }
+    what
 }
 
-/// Waits until an application comes or goes.
-async fn moved(reading: &mut Reading) {
+/// Waits until an application comes or goes, or a data plane is restarted.
+async fn moved(reading: &mut Reading) -> Moved {
     loop {
         match reading.next().await {
-            Some(Next::Event(told)) => {
-                if let Happening::ApplicationCame { .. }
-                | Happening::ApplicationLeft { .. }
-                | Happening::Restarted { .. } = told.item.event.what
-                {
-                    return;
+            Some(Next::Event(told)) => match told.item.event.what {
+                Happening::ApplicationCame { .. } | Happening::ApplicationLeft { .. } => {
+                    return Moved::Applications;
                 }
-            }
-            Some(Next::Lagged(_)) => return,
+                Happening::Restarted { .. } => return Moved::DataPlane,
+                _ => {}
+            },
+            Some(Next::Lagged(_)) => return Moved::DataPlane,
             None => std::future::pending().await,
         }
     }
-}
-
-/// Pins exactly these partitions. The reason where the data plane refuses.
-async fn pin(gpu: &Gpu, pins: &Pins) -> Result<Option<String>, AskError> {
-    let partition =
-        |(&application, &sms): (&ApplicationId, &SmSet)| PlannedPartition { application, sms };
-    let ask = match pins.is_empty() {
-        true => Ask::ClearPlan,
-        false => Ask::SetPlan(PlanRequest { partitions: pins.iter().map(partition).collect() }),
-    };
-    match gpu.handle.ask(ask).await? {
-        Answer::Done => Ok(None),
-        Answer::Refused { detail, .. } => Ok(Some(detail)),
-        _ => Err(AskError::Gone),
-    }
-}
-
-/// The pins of the reservations: SMs that the application has go first, then those that no other
-/// reservation had. `own` are the pins so far; all others are an administrator's.
-fn wanted(
-    sm_count: u16,
-    reservations: &[&Reservation],
-    applications: &[ApplicationAccount],
-    (partitions, own): (&[PartitionReport], &Pins),
-) -> Wanted {
-    let foreign = |partition: &&PartitionReport| {
-        partition.pinned && own.get(&partition.application) != Some(&partition.sms)
-    };
-    let mut free = SmSet::range(0, sm_count);
-    for partition in partitions.iter().filter(foreign) {
-        free = free.difference(&partition.sms);
-    }
-    let has = |id: ApplicationId| partitions.iter().find(|one| one.application == id);
-    let mut result = Wanted { pins: Pins::new(), notes: Vec::new() };
-    for one in reservations {
-        let mut note = |outcome| result.notes.push((one.id.clone(), outcome));
-        let Some(job) = applications.iter().find(|account| is_job(one, account)) else {
-            note(Ok(None));
-            continue;
-        };
-        if has(job.id).filter(foreign).is_some() {
-            note(Err(format!("an administrator has pinned {}", job.id)));
-            continue;
-        }
-        let had = has(job.id).map_or(SmSet::EMPTY, |one| one.sms);
-        let others = own.iter().filter(|(id, _)| **id != job.id);
-        let theirs = others.fold(SmSet::EMPTY, |all, (_, sms)| all.union(sms));
-        let order = [had.difference(&theirs), free.difference(&theirs), free];
-        let mut sms = SmSet::EMPTY;
-        for sm in order.iter().flat_map(SmSet::iter) {
-            if sms.len() < one.sms && free.contains(sm) {
-                sms.insert(sm);
-            }
-        }
-        if sms.len() < one.sms {
-            let (found, asked) = (sms.len(), one.sms);
-            let why =
-                format!("{found} of {asked} SMs are left: an administrator has pinned others");
-            note(Err(why));
-            continue;
-        }
-        free = free.difference(&sms);
-        note(Ok(Some(job.id)));
-        result.pins.insert(job.id, sms);
-    }
-    result
 }
 
 #[cfg(test)]
@@ -258,7 +192,7 @@ mod tests {
     use super::*;
     use partita_model::{ReservationRequest, TenantId, Usage};
 
-    fn reservation(id: &str, job: &str, sms: u16) -> Reservation {
+    fn reservation(job: &str, sms: u16) -> Reservation {
         let request = ReservationRequest {
             tenant: TenantId(7),
             job: job.into(),
@@ -267,15 +201,15 @@ mod tests {
             memory_bytes: 0,
             expires: u64::MAX,
         };
-        Reservation::new(id.into(), request)
+        Reservation::new("id".into(), request)
     }
 
-    fn application(id: u32, tag: &str) -> ApplicationAccount {
+    fn application(id: u32, tenant: u32, tag: &str) -> ApplicationAccount {
         ApplicationAccount {
             id: ApplicationId(id),
             name: "program".into(),
             tag: Some(tag.into()),
-            tenant: TenantId(7),
+            tenant: TenantId(tenant),
             sessions: 1,
             sms: 0,
             memory_used_bytes: 0,
@@ -286,56 +220,30 @@ mod tests {
         }
     }
 
-    fn partition(id: u32, sms: &str, pinned: bool) -> PartitionReport {
-        let sms = sms.parse().unwrap();
-        PartitionReport { application: ApplicationId(id), sms, pinned, part: None }
-    }
-
-    fn pins(of: &[(u32, &str)]) -> Pins {
-        of.iter().map(|(id, sms)| (ApplicationId(*id), sms.parse().unwrap())).collect()
-    }
-
     #[test]
-    fn jobs_keep_what_they_have_and_get_what_is_free() {
-        let (a, b) = (reservation("a", "one", 6), reservation("b", "two", 4));
-        let applications = [application(1, "one"), application(2, "two"), application(3, "three")];
-        let partitions =
-            [partition(1, "0-3", false), partition(2, "4-11", false), partition(3, "12-23", false)];
-        let first = wanted(24, &[&a, &b], &applications, (&partitions, &Pins::new()));
-        assert_eq!(first.pins, pins(&[(1, "0-5"), (2, "6-9")]));
-        // What is pinned stays where it is, also where another reservation comes before it.
-        let partitions = [partition(1, "10-23", false), partition(2, "6-9", true)];
-        let again = wanted(24, &[&a, &b], &applications, (&partitions, &pins(&[(2, "6-9")])));
-        assert_eq!(again.pins, pins(&[(1, "10-15"), (2, "6-9")]));
-    }
-
-    /// A new `partitad` finds the pins of the one before it.
-    #[test]
-    fn pins_of_an_earlier_keeper_are_its_own() {
-        let (a, b) = (reservation("a", "one", 6), reservation("b", "two", 4));
-        let applications = [application(1, "one"), application(2, "two"), application(3, "three")];
-        let in_force = pins(&[(1, "0-5"), (2, "6-10"), (3, "11-14")]);
-        // An administrator has given the second another number of SMs.
-        let own = adopted(&[&a, &b], &applications, &in_force);
-        assert_eq!(own, pins(&[(1, "0-5")]));
-        let partitions =
-            [partition(1, "0-5", true), partition(2, "6-10", true), partition(3, "11-14", true)];
-        let found = wanted(24, &[&a], &applications, (&partitions, &own));
-        assert_eq!(found.pins, pins(&[(1, "0-5")]), "it stays where it is");
-        assert_eq!(found.notes, [("a".to_owned(), Ok(Some(ApplicationId(1))))]);
+    fn a_job_is_the_application_of_its_user_and_tag() {
+        let applications =
+            [application(1, 8, "one"), application(2, 7, "one"), application(3, 7, "two")];
+        let of = |one: &Reservation| outcome(one, &applications, &[]);
+        assert_eq!(of(&reservation("one", 6)), (Some(ApplicationId(2)), None));
+        assert_eq!(of(&reservation("three", 6)), (None, None));
+        let said = rule(&reservation("one", 6));
+        assert!(said.matches(TenantId(7), Some("one")) && !said.matches(TenantId(8), Some("one")));
+        assert_eq!(said.terms.min, Some(SmAmount::Sms(6)));
     }
 
     #[test]
     fn an_administrator_goes_before_reservations() {
-        let (a, b, c) =
-            (reservation("a", "one", 6), reservation("b", "two", 12), reservation("c", "none", 1));
-        let applications = [application(1, "one"), application(2, "two")];
-        let partitions = [partition(1, "0-1", true), partition(3, "2-13", true)];
-        let found = wanted(24, &[&a, &b, &c], &applications, (&partitions, &Pins::new()));
-        assert!(found.pins.is_empty());
-        let [one, two, none] = &found.notes[..] else { panic!("{found:?}") };
-        assert!(one.1.as_ref().unwrap_err().contains("has pinned application 1"));
-        assert!(two.1.as_ref().unwrap_err().contains("10 of 12 SMs are left"));
-        assert_eq!(none.1, Ok(None));
+        let applications = [application(1, 7, "one")];
+        let pinned = |sms: &str| PartitionReport {
+            application: ApplicationId(1),
+            sms: sms.parse().unwrap(),
+            pinned: true,
+            part: None,
+        };
+        let one = reservation("one", 6);
+        assert_eq!(outcome(&one, &applications, &[pinned("0-5")]).1, None);
+        let why = outcome(&one, &applications, &[pinned("0-3")]).1.unwrap();
+        assert!(why.contains("pinned application 1 to 4 of 6 SMs"), "{why}");
     }
 }

@@ -320,6 +320,7 @@ fn reason_text(reason: ResizeReason) -> &'static str {
         ResizeReason::Membership => "membership",
         ResizeReason::Configuration => "configuration",
         ResizeReason::Interval => "interval",
+        ResizeReason::Terms => "terms",
         ResizeReason::Plan => "plan",
     }
 }

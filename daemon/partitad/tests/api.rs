@@ -145,7 +145,18 @@ fn answer(ask: Ask) -> Option<Answer> {
         }),
         Ask::Accounts => Answer::Accounts(Box::new(accounts())),
         Ask::Events { after } => Answer::Events(events(after)),
-        Ask::ClearPlan | Ask::Configure(_) => Answer::Done,
+        Ask::ClearPlan | Ask::Configure(_) | Ask::Reserve(_) => Answer::Done,
+        Ask::SetTerms { application: ApplicationId(1), terms, by } => match by {
+            None | Some(TenantId(1001)) if terms.priority.is_none() => Answer::Done,
+            _ => Answer::Refused {
+                kind: RefusalKind::Forbidden,
+                detail: "uid 1001 may not ask for so high a priority".into(),
+            },
+        },
+        Ask::SetTerms { application, .. } => Answer::Refused {
+            kind: RefusalKind::NotFound,
+            detail: format!("there is no {application}"),
+        },
         Ask::CancelLaunches { session: SessionId(1), by: None | Some(TenantId(1001)) } => {
             Answer::Done
         }

@@ -22,7 +22,7 @@ use partita_model::request::{ImageId, ModuleHandle, Request, StreamHandle, Strea
 use partita_model::{
     ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
     Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmPart,
-    SmSet, TenantId,
+    SmSet, TenantId, Terms,
 };
 use partita_policy::explain;
 use serde::{Deserialize, Serialize};
@@ -257,6 +257,7 @@ impl<'a> Stage<'a> {
             pid: 0,
             program: application.name.clone(),
             tag: None,
+            asked: Terms::default(),
         };
         let grant = self
             .engine

@@ -13,7 +13,7 @@ use partita_model::request::{
     ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
     StreamKind,
 };
-use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, SessionId, TenantId};
+use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, SessionId, TenantId, Terms};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -111,6 +111,7 @@ impl Client {
             pid: 4000,
             program: format!("{character:?}").to_lowercase(),
             tag: tag.map(str::to_owned),
+            asked: Terms::default(),
         };
         let (session, SessionGrant { window, application }) = world.open(identity)?;
         let mut client = Client {

@@ -6,7 +6,7 @@
 use partita_device::Device;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{CloseReason, Engine, EngineConfig, SessionGrant, SessionIdentity};
-use partita_model::{SessionId, TenantId};
+use partita_model::{SessionId, TenantId, Terms};
 
 const SESSIONS: u64 = 4096;
 const TENANTS: u32 = 26;
@@ -18,6 +18,7 @@ fn open(engine: &mut Engine, device: &mut EmulatedGpu, session: u64, tenant: u32
         pid: 1,
         program: "program".to_owned(),
         tag: None,
+        asked: Terms::default(),
     };
     engine.open_session(device, identity).unwrap()
 }

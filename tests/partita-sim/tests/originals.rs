@@ -7,7 +7,7 @@ use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{EngineConfig, Payload, SessionIdentity};
 use partita_model::request::{Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
-    Dim3, Nanos, Originals, PartitionerKind, PolicyConfig, SessionId, Sharing, TenantId,
+    Dim3, Nanos, Originals, PartitionerKind, PolicyConfig, SessionId, Sharing, TenantId, Terms,
 };
 use partita_sim::world::{GOOD_IMAGE, World};
 
@@ -30,6 +30,7 @@ fn identity(session: SessionId) -> SessionIdentity {
         pid: 1,
         program: "alone".to_owned(),
         tag: None,
+        asked: Terms::default(),
     }
 }
 

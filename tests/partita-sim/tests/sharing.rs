@@ -8,7 +8,7 @@ use partita_engine::{EngineConfig, Payload, Rests, SessionIdentity};
 use partita_model::request::{Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, Dim3, Nanos, OperationId, Originals, ResidencyKind, SessionId, SmId, SmPart,
-    TenantId, TraceEntry,
+    TenantId, Terms, TraceEntry,
 };
 use partita_policy::{Even, Sample, Selected, Selector};
 use partita_sim::residents::{GLANCE, longest_meeting};
@@ -124,6 +124,7 @@ fn each_program_keeps_to_its_part_of_every_sm() {
             pid: 1,
             program: "program".to_owned(),
             tag: None,
+            asked: Terms::default(),
         };
         let (session, grant) = world.open(identity).unwrap();
         ask(&mut world, session, Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE });

@@ -6,7 +6,7 @@ use partita_device::Device;
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{EngineConfig, Payload, Rests, SessionIdentity};
 use partita_model::request::{Launch, ModuleHandle, Request, StreamHandle};
-use partita_model::{Dim3, KernelReport, Nanos, SessionId, TenantId};
+use partita_model::{Dim3, KernelReport, Nanos, SessionId, TenantId, Terms};
 use partita_sim::world::{GOOD_IMAGE, KERNELS, World};
 
 const MODULE: ModuleHandle = ModuleHandle(1);
@@ -38,6 +38,7 @@ impl Pair {
             pid: 1,
             program: "program".to_owned(),
             tag: None,
+            asked: Terms::default(),
         };
         let mut connect = || {
             let (session, _) = pair.world.open(identity).unwrap();

@@ -21,6 +21,7 @@ pub use keeper::{KEEPER_COMMAND, KeeperArgs};
 
 use crate::failure::{Failure, complain};
 use crate::sockets::{self, Probe};
+use crate::terms::Asked;
 use clap::Args;
 use locate::{PartMissing, ProgramError};
 use partita_emu::{Setup, SetupError};
@@ -42,6 +43,8 @@ Examples:
       run the program on a private emulated GPU that keeps no time: same results, sooner
   partita run --socket-dir /tmp/partita python3 train.py
       run the program on the daemon that serves in this folder, and on no other
+  partita run --sms 8..24 --priority latency -- ./server
+      run the program with 8 SMs at least and 24 at most; batch programs leave it their SMs
   partita run --coverage ./app
       run the program, then list its CUDA calls with counts, and those that Partita lacks
 
@@ -57,6 +60,10 @@ Environment:
   CUDA_VISIBLE_DEVICES, CUDA_DEVICE_ORDER
                       the GPUs that the program sees, and their order as in CUDA: the
                       fastest first, or PCI_BUS_ID, which is the order of `partita status`
+  PARTITA_SMS, PARTITA_WEIGHT, PARTITA_PRIORITY
+                      what --sms, --weight and --priority set; of MPS's variables
+                      CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is a maximum, and
+                      CUDA_MPS_CLIENT_PRIORITY a priority
   PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
 
 Exit codes: the program's own; 127 the program was not found, 126 the program cannot be executed,
@@ -95,6 +102,9 @@ pub struct RunArgs {
     /// Start a private daemon with the emulated GPU, even where the system's daemon serves.
     #[arg(long)]
     private: bool,
+
+    #[command(flatten)]
+    asked: Asked,
 
     /// At the end, list on stderr the CUDA calls of the program and its children: how often each
     /// was made, how many returned an error, and which are not supported. The program then runs as
@@ -201,6 +211,7 @@ impl RunArgs {
         // The name as it was given: a program may look at how it was called.
         let mut command = Command::new(program);
         command.args(args).env("LD_PRELOAD", preload).env(sockets::SOCKET_DIR, &socket_dir);
+        command.envs(self.asked.variables());
         let cache = crate::demo::toolkit::cache_dir();
         let is_taken = |name: &str| std::env::var_os(name).is_some();
         command.envs(frameworks::settings(&shim, &own, cache.as_deref(), is_taken));

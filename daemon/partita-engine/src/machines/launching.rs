@@ -6,14 +6,14 @@ use crate::effects::Effect;
 use crate::launches::{BARRIER, Checker, Form, Part, Pending, Place, Start, fence};
 use crate::observer::Account;
 use crate::sessions::{
-    Answer, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
+    Answer, Application, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
 };
 use crate::turn::{Bug, Turn};
 use crate::{LogLevel, Payload, Request};
 use partita_device::AddressRange;
 use partita_model::{
-    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, Originals, SessionId, StreamId,
-    request,
+    ApplicationId, CudaResult, LaunchId, Nanos, OperationId, Originals, Priority, SessionId,
+    StreamId, request,
 };
 
 /// What became of the attempt to submit what queues hold.
@@ -137,7 +137,16 @@ impl Machines {
             turn.push(Effect::Replan);
         }
         let (now, idle_grace) = (turn.now(), turn.config().idle_grace);
-        if pending.is_confined() && self.observer.demand_began(application, now, idle_grace) {
+        if !pending.is_confined() {
+            return;
+        }
+        let is_urgent = |a: &Application| a.entitlement.priority == Priority::Latency;
+        if self.observer.needs(application, now, pending.spec.ctas())
+            && self.sessions.application(application).is_some_and(is_urgent)
+        {
+            turn.push(Effect::Replan);
+        }
+        if self.observer.demand_began(application, now, idle_grace) {
             turn.push(Effect::Join(application));
         }
     }

@@ -46,7 +46,7 @@ impl Machines {
         let window = WindowId(0);
         let launches = Launches::new(turn, window)?;
         Ok(Machines {
-            sessions: Sessions::default(),
+            sessions: Sessions::new(turn.facts().sm_count),
             handover: Handover::new(turn.facts()),
             observer: Observer::new(turn, window, launches.block_window()),
             trace: Trace::new(turn.config().trace_entries),

@@ -10,7 +10,8 @@ use crate::sessions::Application;
 use crate::turn::Turn;
 use partita_device::Device;
 use partita_model::{
-    ApplicationId, Happening, Nanos, Progress, ResizeReason, SmSet, TraceEntry, Traffic,
+    ApplicationId, Entitlement, Happening, Nanos, Priority, Progress, ResizeReason, SmSet,
+    TraceEntry, Traffic,
 };
 use partita_policy::{ApplicationObservation, Observation, PlanError};
 use std::collections::BTreeMap;
@@ -93,6 +94,7 @@ impl Machines {
         account: &Account,
     ) -> ApplicationObservation {
         let (in_flight, launched) = self.launches.progress_of(&self.handover, id);
+        let is_urgent = application.entitlement.priority == Priority::Latency;
         let traffic = if turn.config().device_counters {
             self.counted_traffic(turn.device, id)
         } else {
@@ -112,6 +114,10 @@ impl Machines {
             stuck: self.launches.stuck_for(id).is_some(),
             character: self.observer.character(id),
             cramped: account.is_cramped(),
+            entitlement: Entitlement {
+                need: is_urgent.then(|| account.need(turn.facts().sm_count)),
+                ..application.entitlement
+            },
         }
     }
 

@@ -78,6 +78,7 @@ impl Machines {
             Cause::Membership => ResizeReason::Membership,
             Cause::Configuration => ResizeReason::Configuration,
             Cause::Interval => ResizeReason::Interval,
+            Cause::Terms => ResizeReason::Terms,
         }
     }
 }

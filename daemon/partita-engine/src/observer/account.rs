@@ -1,6 +1,7 @@
 //! What one application has done since it came.
 
 use super::gaps::Gaps;
+use super::need::Need;
 use super::{ProfileKey, as_float};
 use crate::Fence;
 use crate::launches::{FormKind, Pending};
@@ -26,6 +27,8 @@ pub(crate) struct Account {
     idle_since: Nanos,
     /// Times without work between two launches.
     gaps: Gaps,
+    /// CTAs of its largest launch of late.
+    need: Need,
     /// Since when it has had such launches, if it has.
     busy_since: Nanos,
     /// The time for which it had some before that.
@@ -81,6 +84,16 @@ impl Account {
     /// When the application lends its SMs if it stays without work; `most` bounds the grace.
     pub(crate) fn lends_at(&self, most: Nanos) -> Nanos {
         self.idle_since + self.gaps.grace(most)
+    }
+
+    /// SMs that its launches of late can use, of so many.
+    pub(crate) fn need(&self, sm_count: u16) -> u16 {
+        u16::try_from(self.need.ctas()).unwrap_or(u16::MAX).min(sm_count)
+    }
+
+    /// A launch of so many CTAs is queued. Whether that is more than launches had of late.
+    pub(super) fn needs(&mut self, now: Nanos, ctas: u64) -> bool {
+        self.need.saw(now, ctas)
     }
 
     /// Time with work since the application came.

@@ -20,6 +20,7 @@ mod cta_times;
 mod gaps;
 mod hit_rates;
 mod launch_times;
+mod need;
 mod profiling;
 mod slices;
 
@@ -146,6 +147,12 @@ impl Observer {
         idle_grace: Nanos,
     ) -> bool {
         self.accounts.demand_began(id, now, idle_grace)
+    }
+
+    /// An application has queued a launch of so many CTAs. Whether that is more than its launches
+    /// had of late.
+    pub(crate) fn needs(&mut self, id: ApplicationId, now: Nanos, ctas: u64) -> bool {
+        self.accounts.get_mut(id).is_some_and(|account| account.needs(now, ctas))
     }
 
     /// `launches` such launches have ended.

@@ -19,6 +19,7 @@ mod record;
 mod relocation;
 mod requests;
 mod streams;
+mod terms;
 mod textures;
 mod waiting;
 mod window;
@@ -28,6 +29,7 @@ pub(crate) use modules::program_line;
 pub(crate) use queue::{Head, Submitted};
 pub(crate) use record::{Call, Forming, LoadedInstance, Queued, Session, Then};
 pub(crate) use requests::{Answer, Refusal, Taken};
+pub use terms::TermsError;
 
 use crate::effects::Effect;
 use crate::turn::{Bug, Turn};
@@ -37,8 +39,8 @@ use crate::{
 };
 use partita_device::{AddressRange, Device, DeviceError, Guards, HostMemory, HostSpan};
 use partita_model::{
-    ApplicationId, CudaResult, MemoryQuota, ModuleId, OperationId, SessionId, SessionsPerUser,
-    StreamId, TenantId, WindowId,
+    ApplicationId, CudaResult, Entitlement, MemoryQuota, ModuleId, OperationId, SessionId,
+    SessionsPerUser, StreamId, TenantId, Terms, WindowId,
 };
 use record::{Loads, Module, Operation, SessionState, Stage, Stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -71,6 +73,12 @@ pub(crate) struct Application {
     pub(crate) sessions: BTreeSet<SessionId>,
     /// All its sessions are closing.
     pub(crate) leaving: bool,
+    /// What its programs ask for.
+    asked: Terms,
+    /// What an administrator or its user has set.
+    set: Terms,
+    /// What it may have.
+    pub(crate) entitlement: Entitlement,
 }
 
 /// The machine of sessions.
@@ -91,6 +99,7 @@ pub(crate) struct Sessions {
     per_user: Option<SessionsPerUser>,
     /// Tenants that may run kernels that nothing holds to their own memory; `None`: all.
     unfenced: BTreeSet<Option<TenantId>>,
+    terms: terms::TermsBook,
     /// The device is gone: nothing is given back to it.
     lost: bool,
 }
@@ -114,6 +123,7 @@ impl Sessions {
             return Err(OpenError::Taken(id));
         }
         self.check_tenant(identity.tenant)?;
+        self.check_asked(identity.tenant, &identity.asked)?;
         let no_window = |source| OpenError::NoWindow { session: id, source };
         let window_id = WindowId(turn.next_id());
         let reserved = self.reserve_window(turn, window_id, identity.tenant).map_err(no_window)?;
@@ -209,6 +219,8 @@ impl Sessions {
         };
         if let Some((&id, application)) = self.applications.iter_mut().find(|(_, a)| same(a)) {
             application.sessions.insert(identity.session);
+            application.asked = identity.asked.over(application.asked);
+            self.settle_terms();
             return id;
         }
         self.last_application += 1;
@@ -219,8 +231,12 @@ impl Sessions {
             tag: identity.tag.clone(),
             sessions: BTreeSet::from([identity.session]),
             leaving: false,
+            asked: identity.asked,
+            set: Terms::default(),
+            entitlement: Entitlement::default(),
         };
         self.applications.insert(id, application);
+        self.settle_terms();
         id
     }
 

@@ -11,7 +11,7 @@ use partita_device::{Activity, Device, Event, Horizon};
 use partita_model::request::Launch;
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, PartitionerKind, PolicyConfig,
-    SessionId, SmSet, TenantId,
+    SessionId, SmSet, TenantId, Terms,
 };
 use partita_policy::{Even, Selector};
 use std::collections::{BTreeMap, BTreeSet};
@@ -190,6 +190,7 @@ impl World {
             pid: 42,
             program: "program".to_owned(),
             tag: tag.map(str::to_owned),
+            asked: Terms::default(),
         };
         let grant = self.engine.open_session(&mut self.device, identity).unwrap();
         self.device.applications.insert(grant.window.start.0, grant.application);

@@ -180,5 +180,6 @@ fn hand_over_identity(
         pid,
         program: greeting.program.clone(),
         tag: greeting.application.clone(),
+        asked: greeting.terms,
     }
 }

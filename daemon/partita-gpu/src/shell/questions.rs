@@ -6,7 +6,7 @@
 use super::Shell;
 use crate::calibration;
 use partita_device::Activity;
-use partita_engine::{CancelError, PlanError};
+use partita_engine::{CancelError, PlanError, TermsError};
 use partita_model::{
     Calibration, GpuConfig, GpuNumber, GpuReport, PolicyConfig, StatusReport, Timekeeping,
 };
@@ -82,6 +82,27 @@ impl Shell {
                     }
                 }
             }
+            Ask::SetTerms { application, terms, by } => {
+                self.device_activity = Activity::Busy;
+                match self.engine.set_terms(self.device.as_mut(), application, terms, by) {
+                    Ok(()) => Answer::Done,
+                    Err(error) => {
+                        let kind = match error {
+                            TermsError::Unknown(_) => RefusalKind::NotFound,
+                            TermsError::Forbidden { .. } | TermsError::NotGranted { .. } => {
+                                RefusalKind::Forbidden
+                            }
+                            TermsError::TooMany { .. } => RefusalKind::Conflict,
+                        };
+                        Answer::Refused { kind, detail: error.to_string() }
+                    }
+                }
+            }
+            Ask::Reserve(rules) => {
+                self.device_activity = Activity::Busy;
+                self.engine.set_reserved(self.device.as_mut(), &rules);
+                Answer::Done
+            }
             Ask::ClearPlan => {
                 self.device_activity = Activity::Busy;
                 self.engine.unpin(self.device.as_mut());
@@ -124,6 +145,7 @@ impl Shell {
                 self.engine.set_quotas(&config.quotas);
                 self.memory.configure(&config.host_memory);
                 self.set_unfenced(&config.unfenced);
+                self.set_terms_rules(&config.terms, &config.askers);
                 self.engine.set_policy(self.device.as_mut(), deciders);
                 self.config = Some(config.clone());
                 Answer::Done

@@ -1,6 +1,6 @@
 //! Even shares: every application with work gets the same number of SMs, give or take one.
 
-use crate::plans::{allot, even_counts};
+use crate::plans::{Bounds, allot, fair_counts};
 use crate::{ApplicationSample, Decision, Partitioner, Plan, Sample};
 use partita_model::{ApplicationId, EvenReason, Note, SmSet};
 
@@ -33,10 +33,11 @@ pub(crate) fn holders(sample: &Sample) -> Vec<(ApplicationId, SmSet)> {
     sample.applications.iter().map(holder).collect()
 }
 
-/// The even plan and why.
+/// The even plan and why: by the weights and within the bounds of the applications.
 pub(crate) fn even_plan(sample: &Sample, reason: EvenReason) -> (Plan, Vec<Note>) {
     let holders = holders(sample);
-    let counts = even_counts(sample.sms.len(), &holders);
+    let bounds: Vec<Bounds> = sample.applications.iter().map(|a| a.bounds).collect();
+    let counts = fair_counts(sample.sms.len(), &holders, &bounds);
     let notes = match (&*holders, counts.iter().min(), counts.iter().max()) {
         ([(application, _)], ..) => vec![Note::Alone { application: *application }],
         (_, Some(&least), Some(&most)) => {

@@ -15,9 +15,10 @@ pub use smra::{Smra, SmraSettings};
 pub use static_shares::StaticShares;
 
 use crate::measuring::Speed;
-use crate::{Character, Plan};
+use crate::{Bounds, Character, Plan};
 use partita_model::{
-    ApplicationId, Cause, Cycles, IntervalRecord, Nanos, Note, Progress, SmSet, TenantId,
+    ApplicationId, Cause, Cycles, Entitlement, IntervalRecord, Nanos, Note, Progress, SmSet,
+    TenantId,
 };
 
 /// Answers how many SMs, and which, each application gets.
@@ -82,6 +83,10 @@ pub struct ApplicationSample {
     pub character: Option<Character>,
     /// A launch of it waits, because one of its CTAs does not fit into its part of an SM.
     pub cramped: bool,
+    /// What it may have of the SMs by its terms.
+    pub entitlement: Entitlement,
+    /// Between what numbers of SMs it may have, and its part in a fair division.
+    pub bounds: Bounds,
 }
 
 impl Sample {
@@ -119,6 +124,8 @@ impl ApplicationSample {
             rested: Nanos(0),
             character: None,
             cramped: false,
+            entitlement: Entitlement::default(),
+            bounds: Bounds::default(),
         }
     }
 }

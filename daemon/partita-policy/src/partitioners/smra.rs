@@ -406,7 +406,7 @@ impl Partitioner for Smra {
         if members != self.group.members || sample.sms != self.group.sms {
             return self.change_group(sample, members);
         }
-        if sample.cause == Cause::Configuration {
+        if matches!(sample.cause, Cause::Configuration | Cause::Terms) {
             return self.begin(sample);
         }
         if sample.cause != Cause::Interval || sample.interval.is_none() {

@@ -1,12 +1,15 @@
 //! Plans: which application has which SMs, or which part of them.
 
 mod allot;
+mod fair;
 mod groups;
 
 use partita_model::{ApplicationId, SmPart, SmSet};
 use std::collections::BTreeMap;
 
 pub(crate) use allot::{allot, at_least_one, even_counts};
+pub use fair::Bounds;
+pub(crate) use fair::{fair_counts, fitted};
 pub use groups::whole_groups;
 
 /// Applications that share an SM, at most.

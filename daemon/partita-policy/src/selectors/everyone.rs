@@ -1,21 +1,14 @@
 //! Everyone runs together; with more applications than SMs, they take turns.
 
-use super::{Selected, Selector};
+use super::{Rota, Selected, Selector};
 use crate::Sample;
 use partita_model::{ApplicationId, Nanos, Note};
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::BTreeSet;
 
-/// How long applications run before those that wait have their turn.
-const TURN: Nanos = Nanos(2_000_000);
-
-/// Everyone runs, as long as there is an SM for each. Where there are more applications than SMs,
-/// they take turns: those that have waited longest come next. So nobody waits for ever, not even
-/// for one whose kernels never end.
+/// Everyone runs, as long as there is an SM for each; else in [turns](Rota).
 #[derive(Clone, Debug, Default)]
 pub struct Everyone {
-    /// While some wait: all, those that run first, then those whose turn comes next.
-    queue: VecDeque<ApplicationId>,
-    turn_ends: Nanos,
+    rota: Rota,
 }
 
 impl Selector for Everyone {
@@ -26,38 +19,14 @@ impl Selector for Everyone {
     fn step(&mut self, sample: &Sample) -> Selected {
         let ids: BTreeSet<ApplicationId> =
             sample.applications.iter().map(|a| a.application).collect();
-        let together = self.choose(sample, &ids);
+        let together = self.rota.choose(sample.now, &ids, sample.sms.len().into());
         let waiting = ids.difference(&together);
         let notes = waiting.map(|&application| Note::NoRoom { application }).collect();
         Selected { together, notes, ..Selected::default() }
     }
 
     fn again_at(&self) -> Option<Nanos> {
-        (!self.queue.is_empty()).then_some(self.turn_ends)
-    }
-}
-
-impl Everyone {
-    fn choose(
-        &mut self,
-        sample: &Sample,
-        ids: &BTreeSet<ApplicationId>,
-    ) -> BTreeSet<ApplicationId> {
-        let room = usize::from(sample.sms.len());
-        if ids.len() <= room || room == 0 {
-            self.queue.clear();
-            return if room == 0 { BTreeSet::new() } else { ids.clone() };
-        }
-        if self.queue.is_empty() {
-            self.turn_ends = sample.now + TURN;
-        }
-        self.queue.retain(|id| ids.contains(id));
-        self.queue.extend(ids.iter().filter(|id| !self.queue.contains(id)).collect::<Vec<_>>());
-        if sample.now >= self.turn_ends {
-            self.queue.rotate_left(room);
-            self.turn_ends = sample.now + TURN;
-        }
-        self.queue.iter().copied().take(room).collect()
+        self.rota.again_at()
     }
 }
 

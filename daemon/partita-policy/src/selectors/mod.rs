@@ -1,9 +1,11 @@
 //! The question "who runs together?": a [`Selector`] answers it, one file an answer.
 
 mod everyone;
+mod rota;
 mod turns;
 
 pub use everyone::Everyone;
+pub(crate) use rota::Rota;
 pub use turns::Turns;
 
 use crate::{IntervalRequest, Sample, Slowdowns};

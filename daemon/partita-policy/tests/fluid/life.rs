@@ -2,8 +2,10 @@
 //! is late or absurd.
 
 use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
+use crate::terms::entitlement;
 use partita_model::{
-    ApplicationId, Class, DecisionRecord, Nanos, Note, Progress, Share, SmSet, TenantId, Traffic,
+    ApplicationId, Class, DecisionRecord, Entitlement, Nanos, Note, Progress, Share, SmSet,
+    TenantId, Traffic,
 };
 use partita_policy::{
     ApplicationObservation, CdSearch, CdSearchSettings, Character, Demand, Even, Everyone,
@@ -274,13 +276,14 @@ proptest! {
             vec!["even", "static", "cd-search", "slate", "slate+cd-search", "kernelet"]
         ),
         seed in any::<u64>(),
+        said in any::<bool>(),
     ) {
         let run = || {
             let mut random = Random(seed);
             let mut policy = policy(name, 24);
             let mut all: Vec<Orders> = Vec::new();
             for _ in 0..300 {
-                let seen = absurd(&mut random, policy.next_at());
+                let seen = absurd(&mut random, policy.next_at(), said);
                 let sms = seen.sms;
                 let with_work: Vec<u32> = seen.applications.iter().rev()
                     .map(|a| (a.application.0, a.has_work))
@@ -290,7 +293,9 @@ proptest! {
                 let members = seen.applications.len();
                 let room = members <= usize::from(sms.len());
                 // Pairs take turns.
-                let all_run = room && !name.contains("slate") && name != "kernelet";
+                let turns = name.contains("slate") || name == "kernelet";
+                // By terms SMs may stay empty, and applications may take turns.
+                let all_run = room && !turns && !said;
                 check_orders(policy.orders(), sms, if all_run { &with_work } else { &[] });
                 all.push(policy.orders().clone());
                 prop_assert!(policy.records().count() <= 256);
@@ -336,7 +341,7 @@ fn small(random: &mut Random, limit: u32) -> u32 {
     u32::try_from(random.below(limit.into())).expect("below a u32")
 }
 
-fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
+fn absurd(random: &mut Random, due: Option<Nanos>, said: bool) -> Observation {
     let any = |random: &mut Random| match random.below(5) {
         0 => 0,
         1 => u64::MAX,
@@ -361,6 +366,7 @@ fn absurd(random: &mut Random, due: Option<Nanos>) -> Observation {
             counting: random.below(8) == 0,
             stuck: random.below(8) == 0,
             cramped: random.below(8) == 0,
+            entitlement: if said { entitlement(random) } else { Entitlement::default() },
             character: (random.below(3) > 0).then(|| character(random)),
             total: Progress {
                 ctas: any(random),

@@ -8,3 +8,4 @@ mod cd_search_paper;
 mod life;
 mod simulator;
 mod smra;
+mod terms;

@@ -10,7 +10,9 @@
 //! Shared bandwidth is divided max-min fair with the outstanding accesses as weights. All in closed
 //! form per step, so an offline oracle can ask the same formulas for every partition.
 
-use partita_model::{ApplicationId, Calibration, Nanos, Progress, SmSet, TenantId, Traffic};
+use partita_model::{
+    ApplicationId, Calibration, Entitlement, Nanos, Progress, SmSet, TenantId, Traffic,
+};
 use partita_policy::{ApplicationObservation, Observation, Orders, Policy};
 
 /// The GPU of CD-search §6 with GPGPU-Sim's GTX 480 where the paper is silent; `sms` SMs.
@@ -182,6 +184,7 @@ fn fill(capacity: f64, asks: &[f64], weights: &[f64]) -> Vec<f64> {
 pub(crate) struct Running {
     pub(crate) id: u32,
     pub(crate) program: Program,
+    pub(crate) entitlement: Entitlement,
     pub(crate) has_work: bool,
     /// Whether its CTAs ever end.
     pub(crate) spins: bool,
@@ -236,6 +239,7 @@ impl Simulator {
         self.running.push(Running {
             id,
             program,
+            entitlement: Entitlement::default(),
             has_work: true,
             spins: false,
             busy: 0,
@@ -292,6 +296,7 @@ impl Simulator {
             stuck: running.spins,
             character: None,
             cramped: false,
+            entitlement: running.entitlement,
             total: Progress {
                 ctas: count(ctas),
                 traffic: running.program.counted.then(|| {

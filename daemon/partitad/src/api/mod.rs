@@ -35,6 +35,7 @@ mod plan;
 mod reservations;
 mod resources;
 mod status;
+mod terms;
 mod trace;
 
 pub(crate) use resources::uuid_text;
@@ -161,6 +162,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(resources::decisions))
         .routes(routes!(plan::plan, plan::set_plan, plan::clear_plan))
         .routes(routes!(launches::cancel_launches))
+        .routes(routes!(terms::set_terms))
         .routes(routes!(reservations::reservations))
         .routes(routes!(reservations::reservation, reservations::reserve, reservations::unreserve))
         .routes(routes!(trace::trace))

@@ -4,7 +4,7 @@ use super::support::{ServerEvent, ask, read_events};
 use super::users::{as_user, open_daemon};
 use super::{Client, Daemon};
 use partita_client::Session;
-use partita_model::{SmSet, StatusReport};
+use partita_model::StatusReport;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use std::io::Read;
@@ -57,9 +57,10 @@ fn tagged_program() {
     client.release(held);
 }
 
-fn pinned(status: &StatusReport) -> Vec<SmSet> {
-    let pinned = status.partitions.iter().filter(|partition| partition.pinned);
-    pinned.map(|partition| partition.sms).collect()
+/// The SMs of an application.
+fn sms_of(status: &StatusReport, application: u64) -> u16 {
+    let own = status.partitions.iter().find(|one| u64::from(one.application.0) == application);
+    own.map_or(0, |partition| partition.sms.len())
 }
 
 #[test]
@@ -81,28 +82,67 @@ fn a_job_gets_what_is_reserved_for_it() {
     let other = daemon.connect();
     let held = other.hold(100, 8000);
     let first = Tagged::start(&daemon, "one");
-    daemon.wait_for("the first job's SMs", |status| pinned(status).len() == 1);
-    assert_eq!(pinned(&daemon.status())[0].len(), 15);
     let second = Tagged::start(&daemon, "two");
-    let status = daemon.wait_for("the second job's SMs", |status| pinned(status).len() == 2);
-    let sizes: Vec<u16> = pinned(&status).iter().map(SmSet::len).collect();
-    assert_eq!(sizes, [15, 5]);
-    let id = reservation("two")["application"].as_u64().unwrap();
-    assert_eq!(
-        u64::from(status.partitions.iter().find(|p| p.sms.len() == 5).unwrap().application.0),
-        id
-    );
-
-    // The end of one job gives every pin up; the other's comes back.
-    first.end();
-    daemon.wait_for("the second job's SMs again", |status| {
-        pinned(status).len() == 1 && pinned(status)[0].len() == 5
+    let id = |of: &str| {
+        wait_until("the job", || reservation(of)["application"].is_u64());
+        reservation(of)["application"].as_u64().unwrap()
+    };
+    let (one, two) = (id("one"), id("two"));
+    daemon.wait_for("what is reserved for both", |status| {
+        sms_of(status, one) >= 15 && sms_of(status, two) >= 5
     });
+
+    // The end of one job takes nothing from the other.
+    first.end();
     wait_until("the first job to be forgotten", || reservation("one")["application"].is_null());
+    assert!(sms_of(&daemon.status(), two) >= 5);
     assert_eq!(daemon.ask("DELETE /v1/reservations/two", "").status, 204);
-    daemon.wait_for("no pins", |status| pinned(status).is_empty());
+    let said = |status: &StatusReport| {
+        status.applications.iter().any(|application| application.entitlement.is_some())
+    };
+    daemon.wait_for("no terms", |status| !said(status));
     second.end();
     other.release(held);
+}
+
+#[test]
+fn terms_are_set_while_kernels_run() {
+    let Some(daemon) = open_daemon(&[]) else { return };
+    let alice = as_user(ALICE, || daemon.connect());
+    let bob = as_user(BOB, || daemon.connect());
+    let (own, foreign) = (alice.application(&daemon), bob.application(&daemon));
+    let held = (alice.hold(100, 8000), bob.hold(100, 8000));
+    daemon.wait_for("both to run", |status| status.partitions.len() == 2);
+    let socket = daemon.sockets().join("api.sock");
+    let put = |uid: u32, application: u32, terms: Value| {
+        let request = format!("PUT /v1/applications/{application}/terms");
+        as_user(uid, || ask(&socket, &request, &terms.to_string()).unwrap())
+    };
+    assert_eq!(put(0, own.0, json!({"min": 17})).status, 204);
+    daemon.wait_for("a minimum", |status| sms_of(status, own.0.into()) == 17);
+    // There are 24 SMs, and one stays.
+    let refused = put(0, foreign.0, json!({"min": 7}));
+    assert_eq!(refused.status, 409);
+    let holder = format!("{own} has 17");
+    assert!(refused.body["detail"].as_str().unwrap().contains(&holder), "{:?}", refused.body);
+    assert_eq!(put(ALICE, own.0, json!({"max": "25%"})).status, 204);
+    daemon.wait_for("a maximum", |status| {
+        (sms_of(status, own.0.into()), sms_of(status, foreign.0.into())) == (6, 18)
+    });
+    for (application, terms, status) in [
+        (own.0, json!({"min": 8}), 403),
+        (own.0, json!({"priority": "latency"}), 403),
+        (own.0, json!({"priority": "batch"}), 204),
+        (foreign.0, json!({"max": 1}), 403),
+        (99, json!({"max": 1}), 404),
+        (own.0, json!({"max": "all"}), 422),
+        (own.0, json!({"most": 3}), 422),
+    ] {
+        let answer = put(ALICE, application, terms.clone());
+        assert_eq!(answer.status, status, "{terms}: {:?}", answer.body);
+    }
+    alice.release(held.0);
+    bob.release(held.1);
 }
 
 fn wait_until(what: &str, is_so: impl Fn() -> bool) {

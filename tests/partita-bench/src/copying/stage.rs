@@ -13,7 +13,7 @@ use partita_model::request::{
     ArenaRange, ImageId, Launch, ModuleHandle, Request, StreamHandle, StreamKind,
 };
 use partita_model::{
-    CudaResult, DeviceAddress, Dim3, ImageKind, Nanos, ResidencyKind, SessionId, TenantId,
+    CudaResult, DeviceAddress, Dim3, ImageKind, Nanos, ResidencyKind, SessionId, TenantId, Terms,
 };
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -120,6 +120,7 @@ impl Stage {
             pid: 0,
             program: format!("program {index}"),
             tag: None,
+            asked: Terms::default(),
         };
         self.engine.open_session(&mut self.device, identity).map_err(|error| error.to_string())?;
         let longest = |round: &Round| round.to_device.iter().chain(&round.to_host).max().copied();

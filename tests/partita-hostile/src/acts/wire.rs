@@ -1,6 +1,7 @@
 //! Clients that say what they like: the handshake and the session's memory as bytes.
 
 use super::{Attack, Outcome, Refused};
+use partita_model::Terms;
 use partita_model::request::Request;
 use partita_wire::{
     Answer, FEATURES, GpuWish, Hello, MAX_MESSAGE, PROTOCOL, Record as _, SOCKET_NAME, WANTS_REPLY,
@@ -39,6 +40,7 @@ fn hello() -> Hello {
         program: "hostile".to_owned(),
         application: String::new(),
         gpu: GpuWish::First,
+        terms: Terms::default(),
     }
 }
 

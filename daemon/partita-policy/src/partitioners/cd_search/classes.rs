@@ -116,7 +116,9 @@ impl CdSearch {
         let shows = hides(counts[one]) <= hides(member.even() / 2);
         let holders: Vec<(ApplicationId, SmSet)> =
             self.members.iter().map(|member| (member.application, member.own)).collect();
-        let useful = counts[one] > member.even() && llc.max(dram) <= self.settings.modest;
+        let keep = |(counts, member): (&u16, &Member)| member.bounds.contain(*counts);
+        let keeps = counts.iter().zip(&self.members).all(keep);
+        let useful = keeps && counts[one] > member.even() && llc.max(dram) <= self.settings.modest;
         (useful && shows).then(|| allot(sample.sms, &holders, &counts))
     }
 

@@ -5,8 +5,8 @@
 //! again, so a search goes on at the step that was cut off, and a plan that was found stands at
 //! once. Watching finds what has changed meanwhile.
 //!
-//! A group is known by its applications and the SMs that it was given. [`MOST`] groups are
-//! remembered.
+//! A group is known by its applications, their bounds, and the SMs that it was given. [`MOST`]
+//! groups are remembered.
 
 use super::watch::Pauses;
 use super::{CdSearch, Member, Stage, search::Search};
@@ -73,7 +73,11 @@ impl CdSearch {
             self.groups.keep(before, found);
         }
         let group: Vec<ApplicationId> = sample.applications.iter().map(|a| a.application).collect();
-        let Some(found) = self.groups.take(&group, sample.sms) else {
+        let found = self.groups.take(&group, sample.sms).filter(|found| {
+            let bounds = found.members.iter().map(|member| member.bounds);
+            bounds.eq(sample.applications.iter().map(|seen| seen.bounds))
+        });
+        let Some(found) = found else {
             self.pauses = Pauses::new(self.settings.pause);
             return self.begin(sample, Vec::new());
         };

@@ -19,6 +19,9 @@
 //! - **Watch**: an application whose speed is off its curve is classified again (`watch`).
 //! - **Groups**: applications that come together again go on where they were (`groups`).
 //!
+//! Where an administrator has set terms, *even* means fair: by weight, within the bounds of each
+//! application. The search keeps to the bounds, and speeds count by weight.
+//!
 //! `docs/deviations.md` lists where this departs from the paper; the variant as printed is
 //! `cd-search-paper`. An application that completes nothing while the even split is measured
 //! ([`Class::Unknown`]) keeps its even share, and the others are treated as if it was not there.
@@ -35,7 +38,7 @@ use crate::measuring::{Clock, Speed};
 use crate::models::{Curve, Observation};
 use crate::partitioners::even::{even_plan, holders};
 use crate::{
-    Awaits, CalibrationError, Decision, IntervalRequest, Partitioner, Plan, Sample,
+    Awaits, Bounds, CalibrationError, Decision, IntervalRequest, Partitioner, Plan, Sample,
     check_calibration,
 };
 use partita_model::{
@@ -148,6 +151,8 @@ struct Member {
     observations: Vec<Observation>,
     /// The speed in the first interval of watching that fitted.
     level: Option<f64>,
+    /// What terms leave of it.
+    bounds: Bounds,
 }
 
 impl Member {
@@ -251,6 +256,7 @@ impl CdSearch {
                 reference: None,
                 observations: Vec::new(),
                 level: None,
+                bounds: sample.find(application).map_or_else(Bounds::default, |seen| seen.bounds),
             }
         };
         self.members = holders(sample).iter().map(member).collect();
@@ -309,6 +315,12 @@ impl CdSearch {
         Curve::fitted(self.hardware.sms, member.slots, expected, bounds, &member.observations)
     }
 
+    /// Whether terms leave the members what they left when the group began.
+    fn is_bounded_as(&self, sample: &Sample) -> bool {
+        let bounds = self.members.iter().map(|member| member.bounds);
+        bounds.eq(sample.applications.iter().map(|seen| seen.bounds))
+    }
+
     fn clock(&self) -> Clock {
         Clock { khz: self.hardware.sm_clock_khz }
     }
@@ -321,7 +333,8 @@ impl Partitioner for CdSearch {
 
     fn step(&mut self, sample: &Sample) -> Decision {
         let members = self.members.iter().map(|member| member.application);
-        let same = members.eq(sample.applications.iter().map(|a| a.application));
+        let same = members.eq(sample.applications.iter().map(|a| a.application))
+            && self.is_bounded_as(sample);
         let interval = match (sample.cause, sample.interval) {
             (Cause::Interval, Some(interval)) if same => interval,
             _ => return self.change_group(sample),

@@ -13,7 +13,8 @@
 
 use super::search::Trial;
 use super::{CdSearch, Member};
-use crate::plans::even_counts;
+use crate::Bounds;
+use crate::plans::fair_counts;
 use partita_model::{ApplicationId, Class, SmSet};
 
 /// The least speed alone that a speed is divided by: a curve that fits absurd speeds may have 0.
@@ -32,11 +33,12 @@ pub(super) struct View<'a> {
     of: &'a CdSearch,
     /// By member, the speed by its curve with 0, 1, 2 … SMs.
     speeds: Vec<Vec<f64>>,
-    /// By member, 1 ÷ the speed alone on all SMs.
+    /// By member, its weight ÷ the speed alone on all SMs.
     weights: Vec<f64>,
     /// Who is compute-intensive, and the SMs that each has.
     pool: Vec<usize>,
     holders: Vec<(ApplicationId, SmSet)>,
+    bounds: Vec<Bounds>,
 }
 
 impl CdSearch {
@@ -55,12 +57,16 @@ impl CdSearch {
             .map(|member| self.curve(member).speeds(self.hardware.sms))
             .collect();
         let alone = |speeds: &Vec<f64>| speeds.last().copied().unwrap_or_default().max(MARGIN);
-        let weights = speeds.iter().map(|speeds| 1.0 / alone(speeds)).collect();
+        let weights = speeds.iter().zip(&self.members);
+        let weights = weights
+            .map(|(speeds, member)| f64::from(member.bounds.weight) / alone(speeds))
+            .collect();
         let is_compute = |&at: &usize| self.members[at].class == Class::Compute;
         let pool: Vec<usize> = (0..self.members.len()).filter(is_compute).collect();
         let all = self.holders();
         let holders = pool.iter().map(|&at| all[at]).collect();
-        View { of: self, speeds, weights, pool, holders }
+        let bounds = pool.iter().map(|&at| self.members[at].bounds).collect();
+        View { of: self, speeds, weights, pool, holders, bounds }
     }
 }
 
@@ -134,8 +140,12 @@ impl View<'_> {
             let (both, reach) = (counts[at] + pooled, reach(member.even()));
             let fewest = best[at] - best[at].saturating_sub(1).min(reach) / step * step;
             for sms in (fewest..=best[at] + reach).step_by(step.into()) {
-                let shares = even_counts(both.saturating_sub(sms), &self.holders);
-                if sms == counts[at] || shares.contains(&0) {
+                let left = both.saturating_sub(sms);
+                let shares = fair_counts(left, &self.holders, &self.bounds);
+                let keeps = member.bounds.contain(sms) && shares.iter().sum::<u16>() == left;
+                let starves = shares.iter().zip(&self.bounds);
+                let mut starves = starves.map(|(sms, bounds)| *sms < bounds.least.max(1));
+                if sms == counts[at] || !keeps || starves.any(|starves| starves) {
                     continue;
                 }
                 let mut next = counts.to_vec();
@@ -169,6 +179,8 @@ impl View<'_> {
             let promises = |&sms: &u16| self.speed(at, sms) >= keep || was_enough(sms);
             Some((few + 1..member.even()).find(promises).unwrap_or(member.even()))
         };
+        let owed = |at: usize| self.of.members[at].bounds.least;
+        let next = |(at, member)| next((at, member)).map(|sms| sms.max(owed(at)));
         let counts: Vec<u16> =
             self.of.members.iter().enumerate().map(next).collect::<Option<_>>()?;
         (!self.of.search.was_tried(&counts)).then_some(counts)

@@ -1,6 +1,7 @@
 //! A client that says what it likes: the handshake and the session's memory as bytes.
 
 use super::Daemon;
+use partita_model::Terms;
 use partita_wire::{
     Answer, FEATURES, GpuWish, Hello, MAX_MESSAGE, PROTOCOL, Refusal, SOCKET_NAME, Welcome, message,
 };
@@ -40,6 +41,7 @@ pub(super) fn hello() -> Hello {
         program: "raw".to_owned(),
         application: String::new(),
         gpu: GpuWish::First,
+        terms: Terms::default(),
     }
 }
 

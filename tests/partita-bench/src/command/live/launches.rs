@@ -8,7 +8,8 @@ use partita_cli::report::{Metric, Report};
 use partita_emu::setup::DEFAULT_SPEC;
 use partita_emu::{Options, Spec};
 use partita_model::{
-    ApplicationId, Nanos, PartitionerKind, PolicyConfig, Progress, Sharing, SmSet, TenantId,
+    ApplicationId, Entitlement, Nanos, PartitionerKind, PolicyConfig, Progress, Sharing, SmSet,
+    TenantId,
 };
 use partita_policy::{ApplicationObservation, Observation, Policy, PolicySettings, build};
 use std::time::Instant;
@@ -121,6 +122,7 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 stuck: false,
                 character: None,
                 cramped: false,
+                entitlement: Entitlement::default(),
             })
             .collect();
         let seen = Observation { now, sms: SmSet::range(0, SMS), settled: true, applications };

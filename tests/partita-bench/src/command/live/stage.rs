@@ -15,6 +15,7 @@ use partita_model::ImageKind;
 use partita_model::request::{ImageId, Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     ApplicationId, CudaResult, DeviceAddress, Dim3, Nanos, Originals, SessionId, SmSet, TenantId,
+    Terms,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -92,6 +93,7 @@ impl Stage {
             pid: 0,
             program: "bench".to_owned(),
             tag: None,
+            asked: Terms::default(),
         };
         let grant = self.engine.open_session(self.device.as_mut(), identity)?;
         let session = SessionId(session);

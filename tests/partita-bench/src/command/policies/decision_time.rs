@@ -5,7 +5,7 @@ use partita_bench::{Random, measured};
 use partita_cli::failure::Failure;
 use partita_cli::report::Metric;
 use partita_emu::Spec;
-use partita_model::{ApplicationId, Nanos, PolicyConfig, Progress, SmSet, TenantId};
+use partita_model::{ApplicationId, Entitlement, Nanos, PolicyConfig, Progress, SmSet, TenantId};
 use partita_policy::{
     ApplicationObservation, Character, Kind, Observation, Policy, PolicySettings,
 };
@@ -101,5 +101,6 @@ fn application(id: u32, random: &mut Random) -> ApplicationObservation {
         stuck: false,
         character: Some(character),
         cramped: false,
+        entitlement: Entitlement::default(),
     }
 }

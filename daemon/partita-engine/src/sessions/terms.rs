@@ -1,0 +1,200 @@
+//! Terms: what each application may have of the SMs, from all who say something of it.
+//!
+//! From the lowest to the highest: rules of the configuration, what the program asks for itself,
+//! what an administrator or the program's user sets, and reservations. A program or user without
+//! the right to ask for more gets less than the configuration grants, never more.
+//!
+//! Minima that somebody asks for explicitly are refused where they do not fit beside the minima of
+//! other applications, and one SM stays for applications without one. Minima by rules are not
+//! refused: the policy gives what is left.
+
+use super::Sessions;
+use partita_model::{ApplicationId, Entitlement, SmAmount, TenantId, Terms, TermsRule};
+use std::collections::BTreeSet;
+
+/// Whom the engine refuses terms.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum TermsError {
+    /// No such application.
+    #[error("there is no {0}")]
+    Unknown(ApplicationId),
+    /// Another tenant's application.
+    #[error("{application} is another user's: only an administrator changes its terms")]
+    Forbidden {
+        /// Whose terms were to change.
+        application: ApplicationId,
+    },
+    /// The tenant asks for more than it was granted.
+    #[error(
+        "{tenant} may not ask for {what}: an administrator may allow it by `may_ask = true` in a \
+         `[[policy.share]]`"
+    )]
+    NotGranted {
+        /// Who asks.
+        tenant: TenantId,
+        /// For what.
+        what: String,
+    },
+    /// The minima do not fit into the GPU.
+    #[error("a minimum of {asked} SMs does not fit: {left} of {sm_count} are left{holders}")]
+    TooMany {
+        /// SMs that were asked for.
+        asked: u16,
+        /// SMs that no other application has as its minimum, but one.
+        left: u16,
+        /// SMs of the GPU.
+        sm_count: u16,
+        /// Who has the others, as text.
+        holders: String,
+    },
+}
+
+/// What is said of applications beside themselves.
+#[derive(Default)]
+pub(crate) struct TermsBook {
+    rules: Vec<TermsRule>,
+    reserved: Vec<TermsRule>,
+    /// Tenants that may ask for more than rules grant; `None`: all.
+    askers: BTreeSet<Option<TenantId>>,
+    sm_count: u16,
+}
+
+impl TermsBook {
+    fn may_ask(&self, tenant: TenantId) -> bool {
+        [Some(tenant), None].iter().any(|who| self.askers.contains(who))
+    }
+
+    /// What rules grant an application.
+    fn granted(&self, tenant: TenantId, tag: Option<&str>) -> Terms {
+        TermsRule::terms_of(&self.rules, tenant, tag)
+    }
+
+    /// The part of `terms` that a tenant may ask for.
+    fn allowed(&self, terms: Terms, tenant: TenantId, granted: &Terms) -> Terms {
+        if self.may_ask(tenant) {
+            return terms;
+        }
+        terms.within(&Entitlement::of(granted, self.sm_count), self.sm_count)
+    }
+}
+
+impl Sessions {
+    /// No session yet, on a device of so many SMs.
+    pub(crate) fn new(sm_count: u16) -> Self {
+        let terms = TermsBook { sm_count, ..TermsBook::default() };
+        Sessions { terms, ..Sessions::default() }
+    }
+
+    /// Sets the rules of the configuration, and who may ask for more.
+    pub(crate) fn set_terms_rules(
+        &mut self,
+        rules: &[TermsRule],
+        askers: impl IntoIterator<Item = Option<TenantId>>,
+    ) {
+        self.terms.rules = rules.to_vec();
+        self.terms.askers = askers.into_iter().collect();
+        self.settle_terms();
+    }
+
+    /// Sets what schedulers have reserved for the jobs of tenants.
+    pub(crate) fn set_reserved(&mut self, rules: &[TermsRule]) {
+        self.terms.reserved = rules.to_vec();
+        self.settle_terms();
+    }
+
+    /// Sets an application's terms; where a tenant asks, `by` names it.
+    pub(crate) fn set_terms(
+        &mut self,
+        id: ApplicationId,
+        terms: Terms,
+        by: Option<TenantId>,
+    ) -> Result<(), TermsError> {
+        let application = self.applications.get(&id).filter(|application| !application.leaving);
+        let application = application.ok_or(TermsError::Unknown(id))?;
+        if let Some(tenant) = by {
+            if application.tenant != tenant {
+                return Err(TermsError::Forbidden { application: id });
+            }
+            let granted = self.terms.granted(tenant, application.tag.as_deref());
+            self.check_right(tenant, &terms, &granted)?;
+        }
+        self.check_minimum(Some(id), &terms)?;
+        if let Some(application) = self.applications.get_mut(&id) {
+            application.set = terms;
+        }
+        self.settle_terms();
+        Ok(())
+    }
+
+    /// Whether a program that comes may have what it asks for.
+    pub(crate) fn check_asked(&self, tenant: TenantId, asked: &Terms) -> Result<(), TermsError> {
+        match self.terms.may_ask(tenant) {
+            true => self.check_minimum(None, asked),
+            // It gets what it may have, as under MPS.
+            false => Ok(()),
+        }
+    }
+
+    fn check_right(
+        &self,
+        tenant: TenantId,
+        terms: &Terms,
+        granted: &Terms,
+    ) -> Result<(), TermsError> {
+        let sm_count = self.terms.sm_count;
+        if self.terms.may_ask(tenant) {
+            return Ok(());
+        }
+        let allowed = terms.within(&Entitlement::of(granted, sm_count), sm_count);
+        let on = |amount: Option<SmAmount>| amount.map(|amount| amount.on(sm_count));
+        let what = if on(allowed.min) != on(terms.min) {
+            "so great a minimum"
+        } else if allowed.weight != terms.weight {
+            "so great a weight"
+        } else if allowed.priority != terms.priority {
+            "so high a priority"
+        } else {
+            return Ok(());
+        };
+        Err(TermsError::NotGranted { tenant, what: what.to_owned() })
+    }
+
+    /// Whether a minimum fits beside those of all applications but one.
+    fn check_minimum(&self, but: Option<ApplicationId>, terms: &Terms) -> Result<(), TermsError> {
+        let sm_count = self.terms.sm_count;
+        let asked = terms.min.map_or(0, |min| min.on(sm_count));
+        let others: Vec<(ApplicationId, u16)> = self
+            .staying()
+            .filter(|(id, application)| Some(*id) != but && application.entitlement.min > 0)
+            .map(|(id, application)| (id, application.entitlement.min))
+            .collect();
+        let theirs = others.iter().fold(0_u16, |sum, (_, min)| sum.saturating_add(*min));
+        let left = sm_count.saturating_sub(theirs).saturating_sub(1);
+        if asked <= left || asked == 0 {
+            return Ok(());
+        }
+        let names: Vec<String> = others.iter().map(|(id, min)| format!("{id} has {min}")).collect();
+        let holders = if names.is_empty() {
+            ", and one stays for applications without a minimum".to_owned()
+        } else {
+            format!("; {}, and one stays for applications without a minimum", names.join(", "))
+        };
+        Err(TermsError::TooMany { asked, left, sm_count, holders })
+    }
+
+    /// Works out what each application may have.
+    pub(super) fn settle_terms(&mut self) {
+        let book = &self.terms;
+        for application in self.applications.values_mut() {
+            let (tenant, tag) = (application.tenant, application.tag.as_deref());
+            let granted = book.granted(tenant, tag);
+            let asked = book.allowed(application.asked, tenant, &granted);
+            let reserved = TermsRule::terms_of(&book.reserved, tenant, tag);
+            let terms = reserved.over(application.set).over(asked).over(granted);
+            application.entitlement = Entitlement {
+                reserved: reserved.min.is_some(),
+                ..Entitlement::of(&terms, book.sm_count)
+            };
+        }
+    }
+}
