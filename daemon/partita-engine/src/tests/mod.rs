@@ -16,6 +16,7 @@ mod resize;
 mod sharing;
 mod slices;
 mod streams;
+mod terms;
 mod tickets;
 mod turns;
 mod watchdog;
