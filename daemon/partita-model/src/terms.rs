@@ -17,7 +17,7 @@ use std::str::FromStr;
 /// assert_eq!("30%".parse::<SmAmount>().unwrap().on(132), 40);
 /// assert!("130%".parse::<SmAmount>().is_err());
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "Written")]
 pub enum SmAmount {
     /// So many SMs.
@@ -130,7 +130,7 @@ impl FromStr for SmRange {
 
 /// The part of an application in what minimum and priority leave: 0–1,000, relative to the weights
 /// of the applications beside it. With weight 0 it gets only what nobody else can use.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(into = "u16", try_from = "i64")]
 pub struct Weight(u16);
 
@@ -214,7 +214,7 @@ impl FromStr for Priority {
 
 /// What one source says of an application; `None` where it says nothing.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Terms {
     /// SMs that the application has whenever it has work: a number, or a text as `30%`.

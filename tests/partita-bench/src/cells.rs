@@ -58,6 +58,7 @@ impl<'a> Cell<'a> {
                 | Arrangement::CdSearchPaper
                 | Arrangement::Even
                 | Arrangement::Policy(..)
+                | Arrangement::Terms(_)
                 | Arrangement::Static(_)
         );
         let known = self.applications.iter().filter(|_| knows);

@@ -27,6 +27,7 @@
 //! | `queues` | the evaluation of Punyala: queues by class, plans of pairs |
 //! | `pairing` | pairs of applications that end, and how long they take together |
 //! | `comparison` | all policies on the same mixes |
+//! | `requests` | a server whose requests arrive while other programs run |
 //! | `plot` | curves and sorted bars as SVG |
 //! | `copying` | programs that copy between launches, and how much of that kernels hide |
 //! | `random` | the numbers that follow from a seed |
@@ -48,6 +49,7 @@ pub mod plot;
 pub mod queues;
 mod random;
 pub mod recorded;
+pub mod requests;
 mod run;
 mod samples;
 mod slices;

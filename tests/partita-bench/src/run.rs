@@ -56,6 +56,9 @@ pub enum Arrangement {
     CdSearchPaper,
     /// A selector and a partitioner, where kernels are known.
     Policy(SelectorKind, PartitionerKind),
+    /// The policy `cd-search`, with terms of each application, in order; short launches run as they
+    /// were written where a daemon would have them so.
+    Terms(Vec<Terms>),
     /// All SMs for everybody: CTAs of each application on an SM, of those that fit.
     Parts(Vec<SmPart>),
     /// Nothing but counting: an earlier run. It ends when every kernel has its profile and its
@@ -71,7 +74,7 @@ impl Arrangement {
     /// The policy, where it is not the engine's own.
     fn policy(&self) -> Option<PolicyConfig> {
         let (selector, partitioner) = match self {
-            Arrangement::CdSearch | Arrangement::ColdCdSearch => {
+            Arrangement::CdSearch | Arrangement::ColdCdSearch | Arrangement::Terms(_) => {
                 (SelectorKind::Everyone, PartitionerKind::CdSearch)
             }
             Arrangement::CdSearchPaper => (SelectorKind::Everyone, PartitionerKind::CdSearchPaper),
@@ -190,6 +193,7 @@ impl<'a> Stage<'a> {
             | Arrangement::ColdCdSearch
             | Arrangement::CdSearchPaper
             | Arrangement::Policy(..)
+            | Arrangement::Terms(_)
             | Arrangement::Parts(_)
             | Arrangement::Count => (Sharing::Spatial, None),
         };
@@ -200,7 +204,10 @@ impl<'a> Stage<'a> {
         let compares = policy.as_ref().is_some_and(PolicyConfig::compares_speeds);
         let profiling = compares || how.arrangement == Arrangement::Count;
         // Applications alone are measured as workers, too.
-        let originals = Originals::Never;
+        let originals = match how.arrangement {
+            Arrangement::Terms(_) => Originals::Short,
+            _ => Originals::Never,
+        };
         let config =
             EngineConfig { trace_entries: 0, profiling, originals, ..EngineConfig::default() };
         let mut engine =
@@ -239,6 +246,12 @@ impl<'a> Stage<'a> {
         }
         if let Arrangement::Static(counts) = &how.arrangement {
             stage.pin(counts).map_err(nobody)?;
+        }
+        if let Arrangement::Terms(all) = &how.arrangement {
+            for (player, terms) in stage.players.iter().zip(all) {
+                let set = stage.engine.set_terms(&mut stage.device, player.id, *terms, None);
+                set.map_err(|error| nobody(error.to_string()))?;
+            }
         }
         if let Arrangement::Parts(parts) = &how.arrangement {
             let ids = stage.players.iter().map(|player| player.id);

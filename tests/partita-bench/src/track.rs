@@ -62,6 +62,14 @@ impl Track {
         along(swapped(before), swapped(after), ctas)
     }
 
+    /// When it was first seen to have completed so many CTAs, in nanoseconds; the end where it was
+    /// not.
+    #[must_use]
+    pub fn reached(&self, ctas: f64) -> f64 {
+        let index = self.points.partition_point(|(_, count)| float(*count) < ctas);
+        float(self.points.get(index).map_or(self.end, |(time, _)| *time))
+    }
+
     fn around(&self, index: usize) -> ((f64, f64), (f64, f64)) {
         let point = |(time, count): (u64, u64)| (float(time), float(count));
         let before = index.checked_sub(1).map_or((0.0, 0.0), |index| point(self.points[index]));

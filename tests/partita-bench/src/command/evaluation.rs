@@ -1,6 +1,6 @@
 //! What the benchmarks of policies have in common: options, and runs that are kept on disk.
 //!
-//! `cd_search`, `kernelet`, `masola`, `policies`, `punyala` and `slate` take these options. What a
+//! `cd_search`, `kernelet`, `latency`, `masola`, `policies`, `punyala` and `slate` take these options. What a
 //! benchmark asks further is its own.
 
 use crate::shown;

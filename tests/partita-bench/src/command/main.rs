@@ -16,6 +16,7 @@
 //! | `live` | borders under running kernels; launches through the engine |
 //! | `masola` | Masola's predictions of times on part of the SMs, alone and in groups |
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
+//! | `latency` | a server's requests beside batch programs |
 //! | `policies` | every policy on the same mixes |
 //! | `ptx` | the PTX compiler |
 //! | `punyala` | Punyala's matching and SMRA against even shares, by queues |
@@ -31,6 +32,7 @@ mod evaluation;
 mod forms;
 mod gpu;
 mod kernelet;
+mod latency;
 mod live;
 mod masola;
 mod overhead;
@@ -67,6 +69,7 @@ enum Command {
     Masola(masola::MasolaArgs),
     Overhead(overhead::OverheadArgs),
     Policies(policies::PoliciesArgs),
+    Latency(latency::LatencyArgs),
     Ptx(ptx::PtxArgs),
     Punyala(punyala::PunyalaArgs),
     Resize(live::ResizeArgs),
@@ -87,6 +90,7 @@ fn main() -> ExitCode {
         Command::Masola(args) => args.execute(),
         Command::Overhead(args) => args.execute(),
         Command::Policies(args) => args.execute(),
+        Command::Latency(args) => args.execute(),
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Punyala(args) => args.execute(),
         Command::Resize(args) => args.execute(),

@@ -1,0 +1,159 @@
+//! A server whose requests arrive while other programs run: how long each request takes.
+//!
+//! A request is a chain of small dependent launches, as inference has them: matrix products,
+//! transpositions and element-wise kernels. Requests arrive as a Poisson process whatever the
+//! server is doing (open loop), so waiting counts. A latency goes from the arrival of a request to
+//! the end of its last CTA. An arrival is noticed within 2 µs, and so is an end.
+
+use crate::application::{Application, Buffer, Param, Step};
+use crate::arrivals::{in_one_stream, poisson};
+use crate::track::{Track, float};
+use crate::workloads::{Random, plane, workload};
+use Param::{Address, Float, Word};
+use partita_model::Dim3;
+
+/// Layers of a request; each is a product, an element-wise kernel and a transposition.
+const LAYERS: u32 = 5;
+/// Rows and columns of the products.
+const SIZE: u32 = 160;
+
+/// The server. One pass of it is one request.
+#[must_use]
+pub fn server(seed: u64) -> Application {
+    let random = &mut Random::new(seed);
+    let parts = [product(random), elementwise(random), transposition(random)];
+    // Layer by layer, one kernel of each part.
+    let order: Vec<Vec<u64>> = (0..3_u64)
+        .map(|part| (0..u64::from(LAYERS)).map(|layer| 3 * layer + part).collect())
+        .collect();
+    let (request, _) = in_one_stream(&[&parts[0], &parts[1], &parts[2]], &order);
+    Application { name: "server".to_owned(), ..request }
+}
+
+fn product(random: &mut Random) -> Application {
+    let count = (SIZE * SIZE) as usize;
+    let result = Buffer::zeros(4 * u64::from(SIZE) * u64::from(SIZE));
+    let buffers = vec![random.parts(count), random.parts(count), result];
+    let given = [Address(0), Address(1), Address(2), Word(SIZE)];
+    let grid = plane(SIZE / 32, SIZE / 32);
+    workload!("sgemm", buffers, vec![Step::new("sgemm", grid, plane(32, 32), &given)])
+}
+
+fn elementwise(random: &mut Random) -> Application {
+    const CTAS: u32 = 96;
+    let count = CTAS * 128;
+    let made = Buffer::zeros(4 * u64::from(count));
+    let buffers = vec![random.parts(count as usize), random.parts(count as usize), made];
+    let given = [Address(0), Address(1), Address(2), Float(1.5)];
+    let step = Step::new("saxpy", Dim3::linear(CTAS), Dim3::linear(128), &given);
+    workload!("saxpy", buffers, vec![step])
+}
+
+fn transposition(random: &mut Random) -> Application {
+    let bytes = 4 * u64::from(SIZE) * u64::from(SIZE);
+    let buffers = vec![random.parts((SIZE * SIZE) as usize), Buffer::zeros(bytes)];
+    let given = [Address(0), Address(1), Word(SIZE)];
+    let grid = plane(SIZE / 16, SIZE / 16);
+    workload!("transpose", buffers, vec![Step::new("transpose", grid, plane(16, 16), &given)])
+}
+
+/// When requests of a server arrive.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Traffic {
+    /// In nanoseconds from the start, rising.
+    arrivals: Vec<u64>,
+}
+
+impl Traffic {
+    /// So many requests, on the average so many nanoseconds after each other.
+    #[must_use]
+    pub fn poisson(requests: usize, mean_nanos: f64, seed: u64) -> Traffic {
+        let arrivals = poisson(1, requests, mean_nanos, seed).pop().unwrap_or_default();
+        Traffic { arrivals }
+    }
+
+    /// When each launch of the server arrives ([`crate::Run::arrivals`]).
+    #[must_use]
+    pub fn launches(&self, server: &Application) -> Vec<u64> {
+        let of_one = |&at: &u64| std::iter::repeat_n(at, server.pass.len());
+        self.arrivals.iter().flat_map(of_one).collect()
+    }
+
+    /// The number of requests.
+    #[must_use]
+    pub fn requests(&self) -> usize {
+        self.arrivals.len()
+    }
+
+    /// The arrival of the last request, in nanoseconds.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.arrivals.last().copied().unwrap_or(0)
+    }
+
+    /// The latency of each request in nanoseconds, in the order of their arrival. A request that
+    /// the run's end cut off has waited until then at least.
+    #[must_use]
+    pub fn latencies(&self, server: &Application, track: &Track) -> Vec<f64> {
+        let sizes = server.pass.iter().map(|step| step.grid.count());
+        let ctas: u64 = sizes.map(|count| u64::try_from(count).unwrap_or(u64::MAX)).sum();
+        let done = float(track.ctas());
+        let latency = |(number, &arrival): (u64, &u64)| {
+            let last = float(number * ctas);
+            let end = if last <= done { track.reached(last) } else { float(track.end()) };
+            (end - float(arrival)).max(0.0)
+        };
+        (1..).zip(&self.arrivals).map(latency).collect()
+    }
+}
+
+/// The value below which a part of all lies: the nearest rank. 0 where there is none.
+#[must_use]
+pub fn percentile(values: &[f64], part: f64) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let rank = (part * float(sorted.len() as u64)).ceil().max(1.0);
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank")]
+    let at = rank as usize - 1;
+    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_is_a_chain_of_layers() {
+        let server = server(1);
+        let kernels: Vec<&str> = server.pass.iter().map(|step| step.kernel.as_str()).collect();
+        assert_eq!(kernels.len(), 15);
+        assert_eq!(kernels[..4], ["sgemm", "saxpy", "transpose", "sgemm"]);
+        assert_eq!(Traffic { arrivals: vec![5, 9] }.launches(&server).len(), 30);
+    }
+
+    #[test]
+    fn a_latency_goes_from_arrival_to_the_last_cta() {
+        let server = server(1);
+        let ctas: u64 = server.pass.iter().map(|s| u64::try_from(s.grid.count()).unwrap()).sum();
+        let mut track = Track::default();
+        for (nanos, count) in
+            [(150, ctas), (400, ctas + ctas / 2), (500, 2 * ctas), (900, 2 * ctas)]
+        {
+            track.see(nanos, count);
+        }
+        let traffic = Traffic { arrivals: vec![100, 200, 300] };
+        let found = traffic.latencies(&server, &track);
+        let expected = [50.0, 300.0, 600.0];
+        assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}");
+        assert_eq!((traffic.requests(), traffic.end()), (3, 300));
+    }
+
+    #[test]
+    fn percentiles_are_of_the_nearest_rank() {
+        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
+        for (part, expected) in [(0.5, 100.0), (0.99, 198.0), (0.999, 200.0), (1.0, 200.0)] {
+            assert!((percentile(&values, part) - expected).abs() < 1e-9, "{part}");
+        }
+        assert!(percentile(&[], 0.5).abs() < 1e-9);
+    }
+}
