@@ -2,7 +2,9 @@
 
 use crate::{EventHandle, FormsOf, ImageId, LoadedModule, ModuleHandle, Payload, Purpose, Source};
 use partita_device::Guards;
-use partita_model::{Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId};
+use partita_model::{
+    ApplicationId, Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId, TenantId,
+};
 use std::sync::Arc;
 
 /// One thing to do. The shell takes actions by [`crate::Engine::poll_action`] until there is none.
@@ -110,11 +112,58 @@ pub enum Action {
     Log {
         /// The line's weight.
         level: LogLevel,
-        /// The session that the line is about, if it is one.
-        session: Option<SessionId>,
+        /// What the line is about.
+        about: About,
         /// The line.
         text: String,
     },
+}
+
+/// What a log line is about.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct About {
+    /// The tenant; the engine fills it in where it knows the session or the application.
+    pub tenant: Option<TenantId>,
+    /// The session.
+    pub session: Option<SessionId>,
+    /// The application.
+    pub application: Option<ApplicationId>,
+    /// The kernel.
+    pub kernel: Option<String>,
+    /// The error that the session's program gets.
+    pub error: Option<CudaResult>,
+}
+
+impl About {
+    /// The same, and about a kernel.
+    #[must_use]
+    pub fn kernel(self, name: &str) -> About {
+        About { kernel: Some(name.to_owned()), ..self }
+    }
+
+    /// The same, and about an error.
+    #[must_use]
+    pub fn error(self, error: CudaResult) -> About {
+        About { error: Some(error), ..self }
+    }
+}
+
+impl From<SessionId> for About {
+    fn from(session: SessionId) -> About {
+        About { session: Some(session), ..About::default() }
+    }
+}
+
+impl From<Option<SessionId>> for About {
+    fn from(session: Option<SessionId>) -> About {
+        About { session, ..About::default() }
+    }
+}
+
+impl From<ApplicationId> for About {
+    fn from(application: ApplicationId) -> About {
+        About { application: Some(application), ..About::default() }
+    }
 }
 
 /// The weight of a log line.

@@ -144,7 +144,11 @@ impl Engine {
 
     /// The next action for the shell.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.common.actions.pop_front()
+        let mut action = self.common.actions.pop_front()?;
+        if let Action::Log { about, .. } = &mut action {
+            self.machines.sessions.name(about);
+        }
+        Some(action)
     }
 
     /// Opens a session and reserves its window.

@@ -81,7 +81,7 @@ use partita_model::request::{
     ArenaRange, EventHandle, ImageId, ModuleHandle, Request, Sequence, StreamHandle, StreamKind,
 };
 
-pub use action::{Action, LogLevel};
+pub use action::{About, Action, LogLevel};
 pub use config::{CopyPolicy, EngineConfig, Rests};
 pub use engine::Engine;
 pub use handover::ledger::occupancy;

@@ -4,7 +4,7 @@
 use crate::effects::{Effect, Effects};
 use crate::journal::Journal;
 use crate::meter::Meter;
-use crate::{Action, EngineConfig, LogLevel, Payload, Rests};
+use crate::{About, Action, EngineConfig, LogLevel, Payload, Rests};
 use partita_device::{Device, Guards};
 use partita_model::{
     ApplicationId, CudaResult, DeviceFacts, Happening, LaunchId, ModuleId, Nanos, OperationId,
@@ -129,13 +129,13 @@ impl Turn<'_> {
         self.act(Action::Reply { session, sequence, code, payload });
     }
 
-    pub(crate) fn log(&mut self, level: LogLevel, session: Option<SessionId>, text: String) {
-        self.act(Action::Log { level, session, text });
+    pub(crate) fn log(&mut self, level: LogLevel, about: impl Into<About>, text: String) {
+        self.act(Action::Log { level, about: about.into(), text });
     }
 
     /// Logs the failure of something that the device must be able to do.
-    pub(crate) fn log_error(&mut self, session: Option<SessionId>, text: String) {
-        self.log(LogLevel::Error, session, text);
+    pub(crate) fn log_error(&mut self, about: impl Into<About>, text: String) {
+        self.log(LogLevel::Error, about, text);
     }
 }
 

@@ -11,9 +11,12 @@ use partita_wire::message::{self, MessageError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred, socket_type};
-use rustix::net::{SocketFlags, SocketType, accept_with};
+use rustix::net::{SocketAddrUnix, SocketFlags, SocketType, accept_with, getsockname};
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
 use std::time::Duration;
 
 /// The longest time from a connection to its call.
@@ -43,6 +46,13 @@ impl Door {
         }
         rustix::io::ioctl_fionbio(&listener, true)?;
         Ok(Door { listener })
+    }
+
+    /// The number of the GPU, by the name of the socket: `NUMBER.sock`.
+    pub fn gpu(&self) -> Option<u16> {
+        let name = SocketAddrUnix::try_from(getsockname(&self.listener).ok()?).ok()?;
+        let path = Path::new(OsStr::from_bytes(name.path_bytes()?));
+        path.file_name()?.to_str()?.strip_suffix(".sock")?.parse().ok()
     }
 
     /// Readable while somebody calls.
@@ -112,7 +122,7 @@ impl Caller {
 mod tests {
     use super::*;
     use partita_wire::call::Want;
-    use rustix::net::{AddressFamily, SocketAddrUnix, bind, connect, listen, socket_with};
+    use rustix::net::{AddressFamily, bind, connect, listen, socket_with};
 
     fn door(folder: &tempfile::TempDir) -> (Door, SocketAddrUnix) {
         let address = SocketAddrUnix::new(folder.path().join("0.sock")).unwrap();
@@ -131,6 +141,7 @@ mod tests {
     fn a_call_is_answered_on_its_connection() {
         let folder = tempfile::tempdir().unwrap();
         let (door, address) = door(&folder);
+        assert_eq!(door.gpu(), Some(0));
         assert!(!door.wait(Duration::ZERO).unwrap());
         assert!(door.next_caller().is_none());
         let caller = seqpacket();

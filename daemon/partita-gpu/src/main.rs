@@ -6,6 +6,7 @@ use partita_gpu::door::{Caller, Door};
 use partita_gpu::shell::{Grace, Shell, ShellError};
 use partita_gpu::store::Store;
 use partita_gpu::systemd::Systemd;
+use partita_log::Log;
 use partita_wire::call::{Call, CallAnswer, Want};
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::os::fd::AsFd;
@@ -55,7 +56,7 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let _log = partita_log::init();
+    let log = partita_log::init("partita-gpu");
     if options.end_with_parent
         && let Err(error) = set_parent_process_death_signal(Some(Signal::KILL))
     {
@@ -66,7 +67,7 @@ fn main() -> ExitCode {
         println!("{}", device::count_gpus());
         return ExitCode::SUCCESS;
     }
-    match serve(options) {
+    match serve(options, &log) {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error}");
@@ -75,9 +76,12 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(options: Options) -> Result<ExitCode, ShellError> {
+fn serve(options: Options, log: &Log) -> Result<ExitCode, ShellError> {
     let mut systemd = Systemd::from_environment();
     let door = door()?;
+    if let Some(number) = door.gpu() {
+        log.serves(number);
+    }
     systemd.tell("waiting for partitad");
     let (text, mut caller) = match options.device {
         Some(text) => (text, None),

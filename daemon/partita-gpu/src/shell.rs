@@ -17,14 +17,13 @@
 use crate::calibration;
 use crate::door::Door;
 use crate::host_time::{Pace, Pacer};
-use crate::pool::{How, Of, Outcome, Owner, Pool, Wanted};
+use crate::pool::{Outcome, Pool};
 use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use crate::systemd::Systemd;
-use partita_device::{Activity, Device, DeviceError, Event, Guards, Horizon};
-use partita_engine::{Action, CloseReason, Engine, EngineConfig, LogLevel, Purpose, Rests};
-use partita_model::request::{ImageId, ModuleHandle};
+use partita_device::{Activity, Device, DeviceError, Event, Horizon};
+use partita_engine::{CloseReason, Engine, EngineConfig, Rests};
 use partita_model::{
     DeviceKind, GpuConfig, Measurements, Nanos, SessionId, TenantId, TermsRule, Timekeeping,
 };
@@ -37,6 +36,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod actions;
 mod admission;
 mod learnt;
 mod line;
@@ -409,8 +409,8 @@ impl Shell {
 
     /// Ends a session that broke the protocol.
     fn end_session(&mut self, id: SessionId, reason: &dyn std::fmt::Display) {
-        tracing::warn!(session = id.0, "session ended, it broke the protocol: {reason}");
-        self.seats.remove(&id);
+        let tenant = self.seats.remove(&id).map(|seat| seat.tenant.0);
+        tracing::warn!(session = id.0, tenant, "session ended, it broke the protocol: {reason}");
         self.close(id, CloseReason::Died);
     }
 
@@ -488,142 +488,8 @@ impl Shell {
             self.instructions = (self.instructions * 2).min(MOST_INSTRUCTIONS);
         }
     }
-
-    /// Carries out the engine's actions.
-    fn carry_out(&mut self) -> Result<(), ShellError> {
-        while let Some(action) = self.engine.poll_action() {
-            match action {
-                Action::Reply { session, sequence, code, payload } => {
-                    self.with_session(session, |client| client.finish(sequence, code, payload));
-                }
-                Action::Sticky { session, code, text: _ } => {
-                    self.with_session(session, |client| {
-                        client.fail(code);
-                        Ok(())
-                    });
-                }
-                Action::EventRecorded { session, event, sequence, time } => {
-                    self.with_session(session, |client| {
-                        client.event_reached(event, sequence, time);
-                        Ok(())
-                    });
-                }
-                Action::Prepare { session, module, image, purpose, guards, sequence: _ } => {
-                    self.prepare((session, module), image, purpose, guards);
-                }
-                Action::PrepareForms { session, of, source, loaded, purpose, guards } => {
-                    self.submit(session, Wanted::Forms(of, source, loaded), purpose, guards);
-                }
-                Action::Output { session, console, text } => {
-                    self.with_session(session, |client| client.output(console, &text));
-                }
-                Action::Profiled { hash, profiles } => {
-                    if let Some(store) = &self.store {
-                        store.keep_kernel(&hash, &profiles);
-                    }
-                }
-                Action::EndSession { session, reason: _ } => {
-                    self.seats.remove(&session);
-                    self.pool.forget(session);
-                }
-                Action::Released { session } => {
-                    self.memory.released(session);
-                    self.keep_slowdowns(false);
-                    tracing::debug!(session = session.0, "nothing is left of it");
-                }
-                Action::DeviceLost { reason } => return Err(ShellError::Lost(reason)),
-                Action::Log { level, session, text } => log(level, session, &text),
-            }
-        }
-        Ok(())
-    }
-
-    /// Calls a function with a session. The session may be gone already, or end through the call.
-    fn with_session(
-        &mut self,
-        id: SessionId,
-        act: impl FnOnce(&mut ClientSession) -> Result<(), partita_wire::Violation>,
-    ) {
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        if seat.attention == Attention::Asleep {
-            seat.attention = Attention::Answered;
-        }
-        let waited = seat.session.waits() || seat.session.loads();
-        let news = seat.session.end().news();
-        let result = act(&mut seat.session);
-        // Whether it sleeps again by now says nothing.
-        if waited && seat.session.end().news() != news {
-            self.pacer.answered(&mut seat.pace, self.device.now(), Instant::now());
-        }
-        if let Err(violation) = result {
-            self.end_session(id, &violation);
-        }
-    }
-
-    fn prepare(
-        &mut self,
-        (id, module): (SessionId, ModuleHandle),
-        image: ImageId,
-        purpose: Purpose,
-        guards: Guards,
-    ) {
-        // A session that is gone needs no module.
-        let Some(seat) = self.seats.get_mut(&id) else { return };
-        let image = seat.session.image(image).expect("the engine asks before it answers");
-        self.submit(id, Wanted::Module(module, image), purpose, guards);
-    }
-
-    fn submit(&mut self, id: SessionId, wanted: Wanted, purpose: Purpose, guards: Guards) {
-        let Some(seat) = self.seats.get(&id) else { return };
-        let owner = Owner { tenant: seat.tenant, session: id };
-        let how = How { originals: self.engine.originals(), guards };
-        self.pool.submit(owner, wanted, purpose, how);
-    }
-
-    /// Gives prepared modules to the sessions that asked for them, except sessions that are gone.
-    fn take_prepared(&mut self) {
-        let outcomes: Vec<_> = self.pool.take().collect();
-        for outcome in outcomes {
-            let Some(seat) = self.seats.get_mut(&outcome.session) else { continue };
-            seat.prepared.push_back(outcome);
-            if seat.attention == Attention::Asleep {
-                seat.attention = Attention::Answered;
-            }
-        }
-    }
-
-    fn module_prepared(&mut self, outcome: Outcome) {
-        self.device_activity = Activity::Busy;
-        for (hash, shapes) in &outcome.kept {
-            self.engine.learn(hash, shapes);
-        }
-        let Outcome { session, of, result, .. } = outcome;
-        if let (Of::Module(module), Ok(prepared)) = (of, &result) {
-            let shapes = prepared.shapes.clone();
-            self.with_session(session, |client| {
-                client.prepared(module, shapes);
-                Ok(())
-            });
-        }
-        let result = result.map(|prepared| prepared.module.clone());
-        let device = self.device.as_mut();
-        match of {
-            Of::Module(module) => self.engine.handle_prepared(device, session, module, result),
-            Of::Forms(of) => self.engine.handle_forms(device, session, of, result),
-        }
-    }
 }
 
 fn watch(epoll: &OwnedFd, fd: impl AsFd, token: u64) -> rustix::io::Result<()> {
     epoll::add(epoll, fd, epoll::EventData::new_u64(token), epoll::EventFlags::IN)
-}
-
-fn log(level: LogLevel, session: Option<SessionId>, text: &str) {
-    let session = session.map(|session| session.0);
-    match level {
-        LogLevel::Debug => tracing::debug!(session, "{text}"),
-        LogLevel::Info => tracing::info!(session, "{text}"),
-        LogLevel::Warning => tracing::warn!(session, "{text}"),
-        LogLevel::Error => tracing::error!(session, "{text}"),
-    }
 }

@@ -3,13 +3,23 @@
 //! A thread of its own writes the lines. A reader of stderr that stalls or goes away costs lines,
 //! never time and never the process. Lines that find [`MOST_LINES`] before them are dropped and
 //! counted. The next line that is written says how many were lost.
+//!
+//! Where stderr leads to systemd's journal, lines go there as entries with fields ([`journal`]),
+//! and lines of one kind are limited.
 
+mod journal;
+mod limit;
+
+use journal::{Journal, Sending};
 use std::io::{self, IsTerminal, Write};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use tracing_appender::non_blocking::{ErrorCounter, NonBlocking, NonBlockingBuilder, WorkerGuard};
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Lines that wait for the reader of stderr.
 pub const MOST_LINES: usize = 8192;
@@ -17,16 +27,45 @@ pub const MOST_LINES: usize = 8192;
 /// The log. Dropped, it writes what waits, for a second at most.
 #[must_use = "the log ends with this value"]
 pub struct Log {
-    _thread: WorkerGuard,
+    thread: Thread,
 }
 
-/// Begins the log of this process, with the filter of `PARTITA_LOG` or `RUST_LOG`.
+/// What writes the lines.
+enum Thread {
+    Stderr(#[expect(dead_code, reason = "its end writes what waits")] WorkerGuard),
+    Journal(Sending),
+}
+
+impl Log {
+    /// Every line from now on is about this GPU; the journal has it as a field.
+    pub fn serves(&self, gpu: u16) {
+        if let Thread::Journal(sending) = &self.thread {
+            sending.serves(gpu);
+        }
+    }
+}
+
+/// The filter, and the variable that it comes from; without one, the default.
+#[must_use]
+pub fn filter() -> (String, Option<&'static str>) {
+    let named = |name| Some((std::env::var(name).ok()?, Some(name)));
+    let found = ["PARTITA_LOG", "RUST_LOG"].into_iter().find_map(named);
+    found.unwrap_or_else(|| ("info".into(), None))
+}
+
+/// Begins the log of the program of this name, with the filter of `PARTITA_LOG` or `RUST_LOG`.
 ///
 /// # Panics
 /// Where the process has a log already.
-pub fn init() -> Log {
-    let filter = ["PARTITA_LOG", "RUST_LOG"].iter().find_map(|name| std::env::var(name).ok());
-    let filter = EnvFilter::new(filter.as_deref().unwrap_or("info"));
+pub fn init(program: &str) -> Log {
+    let filter = EnvFilter::new(filter().0);
+    // Without a thread or a socket, stderr leads to the journal all the same.
+    if journal::is_stderr()
+        && let Ok((layer, sending)) = Journal::new(Path::new(journal::SOCKET), program, MOST_LINES)
+    {
+        tracing_subscriber::registry().with(filter).with(layer).init();
+        return Log { thread: Thread::Journal(sending) };
+    }
     let (lines, thread) = Lines::new(io::stderr(), MOST_LINES);
     tracing_subscriber::fmt()
         .with_env_filter(filter)
@@ -35,7 +74,7 @@ pub fn init() -> Log {
         // It would write to stderr, and panic where that fails.
         .log_internal_errors(false)
         .init();
-    Log { _thread: thread }
+    Log { thread: Thread::Stderr(thread) }
 }
 
 /// Writes the last words of a process, if anybody reads them.

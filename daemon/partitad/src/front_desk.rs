@@ -131,7 +131,7 @@ impl Desk {
             }
         };
         if let Err(reason) = self.welcome(&client, peer).await {
-            tracing::info!(pid = peer.pid, uid = peer.uid, "client turned away: {reason}");
+            tracing::info!(pid = peer.pid, tenant = peer.uid, "client turned away: {reason}");
             if let Turned::Refused(refusal) = reason {
                 refuse(&client, refusal);
             }
@@ -168,18 +168,28 @@ impl Desk {
             match to.hand_over(&hand_over, client.as_fd()).await {
                 Ok(()) => {
                     let program = greeting.program;
-                    tracing::debug!(%session, pid = peer.pid, uid = peer.uid, program,
-                        "handed over");
+                    tracing::debug!(
+                        session = session.0,
+                        pid = peer.pid,
+                        tenant = peer.uid,
+                        program,
+                        "handed over"
+                    );
                     return Ok(());
                 }
                 Err(AskError::Gone) => {
-                    tracing::info!(%session, pid = peer.pid, "partita-gpu died first: the client \
-                        waits for the next");
+                    tracing::info!(
+                        session = session.0,
+                        pid = peer.pid,
+                        tenant = peer.uid,
+                        "partita-gpu died first: the client waits for the next"
+                    );
                     let patience = deadline.saturating_duration_since(Instant::now());
                     link = gpu.link_after(&to, patience).await;
                 }
                 Err(error) => {
-                    tracing::warn!(%error, %session, "cannot hand a client to partita-gpu");
+                    let (session, tenant) = (session.0, peer.uid);
+                    tracing::warn!(%error, session, tenant, "cannot hand a client to partita-gpu");
                     return Err(unavailable(
                         "partita-gpu does not answer: try again in some seconds",
                     ));

@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 /// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among
 /// it, is not its business.
-const VARIABLES: [&str; 12] = [
+const VARIABLES: [&str; 13] = [
     "PATH",
     "HOME",
     "LANG",
@@ -21,6 +21,8 @@ const VARIABLES: [&str; 12] = [
     "PARTITA_LOG",
     "RUST_LOG",
     "RUST_BACKTRACE",
+    // Whether stderr leads to the journal.
+    "JOURNAL_STREAM",
     "TMPDIR",
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",

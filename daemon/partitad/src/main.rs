@@ -20,7 +20,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    let _log = partita_log::init();
+    let _log = partita_log::init("partitad");
     if options.end_with_parent
         && let Err(error) = set_parent_process_death_signal(Some(Signal::TERM))
     {

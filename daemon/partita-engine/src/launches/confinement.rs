@@ -11,10 +11,10 @@
 
 use super::spec::{Place, Run};
 use super::{Launch, Launches};
-use crate::LogLevel;
 use crate::effects::Effect;
 use crate::handover::Handover;
 use crate::turn::Turn;
+use crate::{About, LogLevel};
 use partita_device::{Confinement, GridSpec, Work};
 use partita_model::{ApplicationId, Sharing, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
@@ -99,7 +99,7 @@ impl Launches {
                 self.confinements.refused.clear();
             }
             let text = format!("no green context for SMs {sms}: {reason}");
-            turn.log(LogLevel::Warning, None, text);
+            turn.log(LogLevel::Warning, About::default(), text);
             self.confinements.refused.insert(sms, reason);
         }
         turn.push(Effect::Stall);

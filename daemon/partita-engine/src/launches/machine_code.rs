@@ -15,9 +15,9 @@ use super::Launches;
 use super::confinement::{Readiness, whole_groups};
 use super::spec::{AsWritten, Barrier, Form, Launch, Pending, Place, Run, Start};
 use super::watchdog::Watch;
-use crate::LogLevel;
 use crate::handover::{Handover, Targets};
 use crate::turn::Turn;
+use crate::{About, LogLevel};
 use partita_device::{AddressRange, Device, Work};
 use partita_model::{ApplicationId, SmSet, StreamId};
 use std::collections::BTreeSet;
@@ -69,7 +69,8 @@ impl Launches {
             Confined::NotYet => return Start::Wait(pending),
             Confined::Never(reason) => {
                 let text = format!("kernel `{}` runs alone: {reason}", pending.spec.kernel.name);
-                turn.log(LogLevel::Info, Some(place.session), text);
+                let about = About::from(place.session).kernel(&pending.spec.kernel.name);
+                turn.log(LogLevel::Info, about, text);
                 pending.form = Form::Original(AsWritten {
                     entry: pending.spec.kernel.entry.clone(),
                     reason: Some(reason),

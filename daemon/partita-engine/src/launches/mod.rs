@@ -47,6 +47,7 @@ pub(crate) use spec::{Count, Form, FormKind, Launch, Outlook, Pending, Place, Sp
 pub use watchdog::CancelError;
 pub(crate) use worker::{Measured, Staffing};
 
+use crate::About;
 use crate::handover::{Granted, Handover};
 use crate::turn::{Bug, Turn, earliest};
 use admission::InFlight;
@@ -264,7 +265,10 @@ impl Launches {
             }
         }
         if let Some(error) = failed {
-            turn.log_error(None, format!("a resize of {application} was not signalled: {error}"));
+            turn.log_error(
+                application,
+                format!("a resize of {application} was not signalled: {error}"),
+            );
         }
     }
 
@@ -301,7 +305,7 @@ impl Launches {
             failed = told.err().or(failed);
         }
         if let Some(error) = failed {
-            turn.log_error(None, format!("a stall was not signalled: {error}"));
+            turn.log_error(About::default(), format!("a stall was not signalled: {error}"));
         }
     }
 

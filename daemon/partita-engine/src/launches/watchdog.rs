@@ -20,9 +20,9 @@ use super::Launches;
 use super::original::Original;
 use super::spec::{Claims, Launch, Run};
 use super::waiting::Kind;
-use crate::LogLevel;
 use crate::handover::Handover;
 use crate::turn::{Bug, Turn};
+use crate::{About, LogLevel};
 use partita_model::{ApplicationId, CudaResult, Happening, LaunchId, Nanos, SessionId};
 use std::time::Duration;
 
@@ -116,7 +116,8 @@ impl Launches {
         } else if is_new {
             turn.happened(Happening::Stuck { session, application, text: what.clone() });
             let text = format!("{application} ({name}): {what}");
-            turn.log(LogLevel::Warning, Some(session), text);
+            let about = About { application: Some(application), ..session.into() };
+            turn.log(LogLevel::Warning, about, text);
         }
         Ok(())
     }
@@ -169,7 +170,8 @@ impl Launches {
                 seconds(time),
                 seconds(limit)
             );
-            turn.log(LogLevel::Warning, Some(session), text);
+            let about = About { application: Some(application), ..session.into() };
+            turn.log(LogLevel::Warning, about, text);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::effects::Effect;
 use crate::launches::code_of;
 use crate::sessions::{Call, Then};
 use crate::turn::{Bug, Turn};
-use crate::{Action, CloseReason, LogLevel, Rests};
+use crate::{About, Action, CloseReason, LogLevel, Rests};
 use partita_device::{Fault, Outcome};
 use partita_model::{
     ApplicationId, Console, CudaResult, Happening, LaunchId, Nanos, OperationId, SessionId,
@@ -233,7 +233,7 @@ impl Machines {
         if self.handover.is_pinned(id) {
             self.handover.unpin();
             let text = format!("{id} leaves: its pinned plan ends, the policy takes over");
-            turn.log(LogLevel::Info, None, text);
+            turn.log(LogLevel::Info, id, text);
         }
         turn.push(Effect::Replan);
     }
@@ -270,7 +270,7 @@ impl Machines {
         self.handover.device_lost(turn.facts());
         self.observer.device_lost(|id| self.sessions.application(id).is_some());
         self.let_modules_in(turn);
-        turn.log_error(None, text);
+        turn.log_error(About::default(), text);
         turn.act(Action::DeviceLost { reason });
     }
 }

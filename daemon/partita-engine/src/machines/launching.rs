@@ -9,7 +9,7 @@ use crate::sessions::{
     Answer, Application, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
 };
 use crate::turn::{Bug, Turn};
-use crate::{LogLevel, Payload, Request};
+use crate::{About, LogLevel, Payload, Request};
 use partita_device::AddressRange;
 use partita_model::{
     ApplicationId, CudaResult, LaunchId, Nanos, OperationId, Originals, Priority, SessionId,
@@ -123,7 +123,8 @@ impl Machines {
             return false;
         };
         if let Some(line) = account.count_launch(name, pending) {
-            turn.log(LogLevel::Info, None, line);
+            let about = About { application: Some(application), ..session.into() };
+            turn.log(LogLevel::Info, about.kernel(&pending.spec.kernel.name), line);
         }
         true
     }

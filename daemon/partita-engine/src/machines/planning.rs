@@ -1,13 +1,13 @@
 //! Steps of the policy: what it is shown, and what its orders change.
 
 use super::Machines;
-use crate::LogLevel;
 use crate::effects::Effect;
 use crate::handover::ledger::Usage;
 use crate::handover::{Granted, Targets};
 use crate::observer::Account;
 use crate::sessions::Application;
 use crate::turn::Turn;
+use crate::{About, LogLevel};
 use partita_device::Device;
 use partita_model::{
     ApplicationId, Entitlement, Happening, Nanos, Priority, Progress, ResizeReason, SmSet,
@@ -54,7 +54,7 @@ impl Machines {
         self.replan(turn);
         if self.handover.target(id).is_empty() {
             let text = format!("{id} has work but no SM is left for it: it waits until one is");
-            turn.log(LogLevel::Warning, None, text);
+            turn.log(LogLevel::Warning, id, text);
         }
     }
 
@@ -252,6 +252,6 @@ impl Machines {
             None => "this device cannot take power from SMs".to_owned(),
         };
         let text = format!("SMs that nobody needs stay powered: {reason}");
-        turn.log(LogLevel::Info, None, text);
+        turn.log(LogLevel::Info, About::default(), text);
     }
 }

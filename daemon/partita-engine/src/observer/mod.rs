@@ -30,10 +30,10 @@ pub(crate) use launch_times::{Expected, LONG, SHORT, Took};
 pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
 pub(crate) use slices::LONGEST_SLICE;
 
-use crate::LogLevel;
 use crate::handover::ledger::Ledger;
 use crate::launches::{Count, Measured, Pending, Spec};
 use crate::turn::Turn;
+use crate::{About, LogLevel};
 use accounts::Accounts;
 use cta_times::CtaTimes;
 use hit_rates::{HitRates, at_rate};
@@ -93,7 +93,7 @@ impl Observer {
     pub(crate) fn show(&mut self, turn: &mut Turn<'_>, seen: &Observation) -> bool {
         let moved = self.policy.observe(seen).is_some();
         while let Some(notice) = self.policy.poll_notice() {
-            turn.log(LogLevel::Warning, None, partita_policy::notice(&notice));
+            turn.log(LogLevel::Warning, About::default(), partita_policy::notice(&notice));
         }
         for application in &seen.applications {
             let id = application.application;

@@ -30,7 +30,7 @@
 use crate::handover::ledger::{Ledger, Usage};
 use crate::launches::{Checker, Count, Form, Hidden, Pending, Spec};
 use crate::turn::Turn;
-use crate::{Action, LogLevel};
+use crate::{About, Action, LogLevel};
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::profile::{self, CacheShape, Counts, KernelProfile, LaunchShape};
 use partita_model::{ApplicationId, DeviceAddress, LaunchId, Nanos, SessionId, WindowId};
@@ -252,7 +252,8 @@ impl Profiles {
         }
         let block = self.block_of(turn.device, count.group).unwrap_or_else(|error| {
             let text = format!("kernel `{}` is not counted: {error}", pending.spec.kernel.name);
-            turn.log(LogLevel::Debug, None, text);
+            let about = About::default().kernel(&pending.spec.kernel.name);
+            turn.log(LogLevel::Debug, about, text);
             None
         });
         count.counting = block.is_some();
@@ -286,7 +287,7 @@ impl Profiles {
             Err(error) => {
                 let name = &spec.kernel.name;
                 let text = format!("the counts of kernel `{name}` cannot be read: {error}");
-                return turn.log_error(None, text);
+                return turn.log_error(About::from(application).kernel(name), text);
             }
         };
         let launch_ctas = spec.grid_ctas();

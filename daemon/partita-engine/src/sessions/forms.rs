@@ -12,7 +12,8 @@ use crate::effects::Effect;
 use crate::kernel::Kernel;
 use crate::turn::Turn;
 use crate::{
-    Action, FormsOf, KernelForm, Later, LogLevel, PrepareError, PreparedModule, Purpose, Source,
+    About, Action, FormsOf, KernelForm, Later, LogLevel, PrepareError, PreparedModule, Purpose,
+    Source,
 };
 use partita_device::{Guards, ModuleFacts};
 use partita_model::{ModuleId, SessionId, request};
@@ -233,7 +234,7 @@ impl Sessions {
         instance.leave_as_written(of.kernel, why);
         if let Some(kernel) = instance.kernel_mut(of.kernel) {
             let text = format!("{session}: kernel `{}` runs as it was written: {why}", kernel.name);
-            turn.log(LogLevel::Info, Some(session), text);
+            turn.log(LogLevel::Info, About::from(session).kernel(&kernel.name), text);
         }
     }
 }

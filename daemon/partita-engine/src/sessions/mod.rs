@@ -34,7 +34,7 @@ pub use terms::TermsError;
 use crate::effects::Effect;
 use crate::turn::{Bug, Turn};
 use crate::{
-    Action, CancelError, CloseReason, Holding, LogLevel, OpenError, Payload, SessionGrant,
+    About, Action, CancelError, CloseReason, Holding, LogLevel, OpenError, Payload, SessionGrant,
     SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{AddressRange, Device, DeviceError, Guards, HostMemory, HostSpan};
@@ -326,7 +326,9 @@ impl Sessions {
         record.state = SessionState::Failed(code);
         let (program, pid) = (&record.identity.program, record.identity.pid);
         let line = format!("{session} ({program}, process {pid}): {code}: {text}");
-        turn.log(LogLevel::Warning, Some(session), line);
+        let application = Some(record.application);
+        let about = About { application, ..session.into() }.error(code);
+        turn.log(LogLevel::Warning, about, line);
         turn.act(Action::Sticky { session, code, text });
         for waiter in record.take_waiters() {
             turn.reply(Call { session, sequence: waiter.sequence }, code, Payload::None);
@@ -486,6 +488,17 @@ impl Sessions {
 
     pub(crate) fn get(&self, id: SessionId) -> Option<&Session> {
         self.records.get(&id)
+    }
+
+    /// Says whose a log line is, as far as its session or application is known.
+    pub(crate) fn name(&self, about: &mut About) {
+        if let Some(record) = about.session.and_then(|session| self.get(session)) {
+            about.tenant = Some(record.identity.tenant);
+            about.application = Some(record.application);
+        }
+        if let Some(application) = about.application.and_then(|id| self.application(id)) {
+            about.tenant = Some(application.tenant);
+        }
     }
 
     pub(crate) fn application(&self, id: ApplicationId) -> Option<&Application> {

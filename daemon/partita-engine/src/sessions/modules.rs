@@ -9,8 +9,8 @@ use crate::handover::ledger::{WARP, warps_by_registers};
 use crate::kernel::Kernel;
 use crate::turn::{Bug, Turn};
 use crate::{
-    Action, ImageId, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle, Payload,
-    PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
+    About, Action, ImageId, KernelForm, LoadedKernel, LoadedModule, LogLevel, ModuleHandle,
+    Payload, PrepareError, PreparedKernel, PreparedModule, Purpose, RegisterBound,
 };
 use partita_device::{AddressRange, DeviceError, Guards, KernelFacts, ModuleFacts, RefusedKernel};
 use partita_model::{CudaResult, DeviceFacts, ModuleId, Nanos, SessionId};
@@ -202,7 +202,7 @@ impl Sessions {
         self.session_mut(session).modules.remove(&module);
         let PrepareError { code, text } = error;
         let line = format!("{session}: {module} is refused: {code}: {text}");
-        turn.log(LogLevel::Warning, Some(session), line);
+        turn.log(LogLevel::Warning, About::from(session).error(code), line);
         let payload = if text.is_empty() { Payload::None } else { Payload::Explanation(text) };
         turn.reply(call, code, payload);
     }
@@ -264,7 +264,7 @@ impl Sessions {
             if let Err(reason) = &kernel.facts {
                 let text =
                     format!("{session}: kernel `{}` of {module} cannot run: {reason}", kernel.name);
-                turn.log(LogLevel::Warning, Some(session), text);
+                turn.log(LogLevel::Warning, About::from(session).kernel(&kernel.name), text);
             }
         }
         let call = Call { session, sequence: load.sequence };

@@ -127,6 +127,7 @@ impl Shell {
             if let Some(budget) = self.pacer.holds_up(&mut seat.pace, now, spent) {
                 tracing::warn!(
                     session = id.0,
+                    tenant = seat.tenant.0,
                     "the program has held up the emulated time of others for {} s: the device no \
                      longer waits for its calls; `budget=MILLISECONDS` of the device is the limit",
                     budget.as_secs_f64()
@@ -256,8 +257,9 @@ impl Shell {
             if seat.died {
                 // Records that the client wrote before it died are dropped, because no client waits
                 // for them.
+                let tenant = seat.tenant;
                 self.seats.remove(&id);
-                tracing::info!(session = id.0, "session ended");
+                tracing::info!(session = id.0, tenant = tenant.0, "session ended");
                 self.close(id, CloseReason::Died);
                 return Served::More;
             }
