@@ -11,6 +11,7 @@
 mod account;
 mod address_part;
 mod awaited;
+mod config_report;
 mod console;
 pub mod control;
 mod counters;
@@ -41,6 +42,7 @@ mod units;
 pub use account::{AccountsReport, ApplicationAccount, Histogram, ResizeReason, Totals, Usage};
 pub use address_part::AddressPart;
 pub use awaited::{AwaitedWord, WaitCondition};
+pub use config_report::{ConfigKey, ConfigReport, ConfigValue, Origin, OriginKind, RefusedReload};
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{

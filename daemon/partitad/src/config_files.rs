@@ -67,6 +67,11 @@ impl ConfigFiles {
         self.files.iter().map(|(path, _)| path.as_path())
     }
 
+    /// The files with their texts, in the order in which they count.
+    pub fn texts(&self) -> impl Iterator<Item = (&Path, &str)> {
+        self.files.iter().map(|(path, text)| (path.as_path(), text.as_str()))
+    }
+
     /// The one text of all files. A single file stays as it is.
     ///
     /// # Errors

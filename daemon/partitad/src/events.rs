@@ -9,7 +9,7 @@
 //! how many; nobody waits for it.
 //!
 //! Ids are `EPOCH-NUMBER`. The epoch is another after each start of the daemon, and the number
-//! counts the events of all GPUs.
+//! counts the events of all GPUs. The id `0` stands before everything that is remembered.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::{AskError, Link};
@@ -31,6 +31,8 @@ const AFTER_FAILURE: Duration = Duration::from_millis(200);
 const HISTORY: usize = 4096;
 /// Events by which a reader may be behind.
 const BEHIND: usize = 1024;
+/// The id before everything that is remembered.
+const BEGINNING: &str = "0";
 /// Batches for which a new reader waits at most.
 const BATCHES: usize = 16;
 
@@ -143,15 +145,12 @@ impl Hub {
         let gpu = &self.gpus.all()[index];
         let mut progress = self.progress[index].lock().await;
         if !progress.link.as_ref().is_some_and(|known| Arc::ptr_eq(known, link)) {
-            let mut after = 0;
             if progress.link.is_some() {
                 self.restarted(gpu);
             } else {
-                // Nobody has an id of an event before this one.
-                after = batch(link, u64::MAX).await?.last;
                 self.know(gpu, link).await?;
             }
-            *progress = Progress { link: Some(Arc::clone(link)), after };
+            *progress = Progress { link: Some(Arc::clone(link)), after: 0 };
         }
         let batch = batch(link, progress.after).await?;
         progress.after = batch.events.last().map_or(progress.after, |event| event.sequence);
@@ -262,6 +261,9 @@ impl Hub {
 
     /// The number of an id; `None` for an id of another epoch, or of none.
     fn number(&self, id: &str) -> Option<u64> {
+        if id.trim() == BEGINNING {
+            return Some(0);
+        }
         let (epoch, number) = id.trim().split_once('-')?;
         let epoch = u64::from_str_radix(epoch, 16).ok()?;
         number.parse().ok().filter(|_| epoch == self.epoch)
@@ -334,6 +336,12 @@ impl Reading {
             }
             Err(broadcast::error::RecvError::Closed) => None,
         }
+    }
+
+    /// Whether the reader has been told all that was remembered when it came.
+    #[must_use]
+    pub fn is_up_to_date(&self) -> bool {
+        self.backlog.is_empty()
     }
 
     /// The number of the last event that was told, or came before the reader.

@@ -27,6 +27,7 @@
 //! | [`config_files`] | the configuration file and its drop-ins |
 //! | [`configuration`] | the `[policy]` section of the configuration file |
 //! | [`policy`] | the policy that the data planes use |
+//! | [`in_force`], `written` | the configuration in force, and where each key comes from |
 //! | [`readiness`] | messages to systemd and to other starters |
 
 pub mod api;
@@ -39,6 +40,7 @@ pub mod events;
 pub mod front_desk;
 pub mod gpu_program;
 pub mod gpus;
+pub mod in_force;
 pub mod keeper;
 pub mod link;
 mod metrics;
@@ -53,10 +55,12 @@ pub mod rights;
 pub mod sockets;
 pub mod supervisor;
 mod view;
+mod written;
 
 use api::Api;
 use gpu_program::GpuProgram;
 use gpus::Gpus;
+use in_force::InForce;
 use link::GpuHandle;
 use options::Options;
 use partita_model::{DeviceKind, GpuNumber};
@@ -67,6 +71,7 @@ use rights::Rights;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sockets::{Activated, SocketFolder};
 use std::io;
+use std::sync::Arc;
 use supervisor::{Place, Starter, SupervisionError, Supervisor};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -145,7 +150,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode, activated)?;
     let (gpus, supervisors) = start_gpus(&options, &folder).await?;
     let source = PolicySource { file: options.config.clone(), named: options.policy };
-    source.apply(&gpus).await?;
+    let in_force = Arc::new(InForce::new(&options));
+    source.apply(&gpus, &in_force).await?;
     let clients = folder.listen_for_clients()?;
     let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
     let http = folder.listen_for_http()?;
@@ -155,7 +161,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let rights = Rights::new(rustix::process::geteuid().as_raw(), Some(&options.admin_group));
     let metrics = listen_for_metrics(&options).await?;
     let file = options.state_dir().map(|state| reservations::file_in(&state, folder.path()));
-    let api = Api::new(gpus.clone(), rights, Book::open(gpus.clone(), file));
+    let book = Book::open(gpus.clone(), file);
+    let api = Api::new(gpus.clone(), rights, book, Arc::clone(&in_force));
     let names =
         gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
     let status =
@@ -171,7 +178,7 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     }
     let result = tokio::select! {
         () = front_desk::serve(clients, gpus.clone()) => Ok(()),
-        () = reload(&mut hangup, &source, &gpus) => Ok(()),
+        () = reload(&mut hangup, &source, &gpus, (&in_force, &readiness, &status)) => Ok(()),
         () = api::serve(http, api.clone()) => Ok(()),
         () = serve_metrics(metrics, api) => Ok(()),
         () = readiness.keep_alive() => Ok(()),
@@ -281,15 +288,25 @@ async fn starter_and_texts(
     Ok((Starter::Systemd, texts(&|| count)?))
 }
 
-/// Reads the configuration again at every SIGHUP.
-async fn reload(hangup: &mut Signal, source: &PolicySource, gpus: &Gpus) {
+/// Reads the configuration again at every SIGHUP. The API, the log and systemd hear the result.
+async fn reload(
+    hangup: &mut Signal,
+    source: &PolicySource,
+    gpus: &Gpus,
+    (in_force, readiness, status): (&InForce, &Readiness, &str),
+) {
     while hangup.recv().await.is_some() {
-        match source.apply(gpus).await {
+        match source.apply(gpus, in_force).await {
             Ok(config) => {
                 let policy = (config.policy.selector, config.policy.partitioner);
                 tracing::info!(?policy, "the configuration was read again");
+                readiness.status(status);
             }
-            Err(error) => tracing::error!("{error}; the policy in force stays"),
+            Err(error) => {
+                tracing::error!("{error}; the policy in force stays");
+                // Everybody may read it, and the reason may name users.
+                readiness.status(&format!("{status}; the last reload was refused: see the log"));
+            }
         }
     }
     std::future::pending().await

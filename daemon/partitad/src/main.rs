@@ -1,13 +1,12 @@
 //! `partitad`, in the foreground. See the library's page.
 
-use clap::Parser;
 use partitad::options::Options;
 use partitad::readiness::Readiness;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = Options::read();
     if options.check_config {
         return match partitad::check_config(&options) {
             Ok(text) => {

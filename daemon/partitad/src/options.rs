@@ -1,14 +1,19 @@
 //! The command line, and the defaults of its options.
 
-use clap::Parser;
-use partita_model::PolicyName;
+use clap::parser::ValueSource;
+use clap::{CommandFactory as _, FromArgMatches as _, Parser};
+use partita_model::{ConfigKey, ConfigValue, Origin, PolicyName};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// The state folder of the system's daemon.
 const SYSTEM_STATE_DIR: &str = "/var/lib/partita";
 /// The socket folder of the system's daemon.
 const SYSTEM_SOCKET_DIR: &str = "/run/partita";
+
+/// The variable that names the `partita-gpu` to start.
+pub(crate) const GPU_PROGRAM: &str = "PARTITA_GPU";
 
 const EXAMPLES: &str = "\
 Examples:
@@ -120,6 +125,10 @@ pub struct Options {
     /// End when the parent process ends, in whatever way.
     #[arg(long)]
     pub end_with_parent: bool,
+
+    /// The options that stand on the command line, by the names of these fields.
+    #[arg(skip)]
+    pub named: BTreeSet<String>,
 }
 
 /// No folder for the sockets is named, and none can be derived.
@@ -128,42 +137,115 @@ pub struct Options {
 pub struct NoSocketDir;
 
 impl Options {
+    /// The options of this process's command line. Wrong usage ends the process.
+    #[must_use]
+    pub fn read() -> Options {
+        let matches = Options::command().get_matches();
+        let mut options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
+        let is_named =
+            |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
+        options.named = matches.ids().filter(is_named).map(ToString::to_string).collect();
+        options
+    }
+
     /// The folder of the sockets.
     ///
     /// # Errors
     /// [`NoSocketDir`] where none is named and none can be derived.
     pub fn socket_dir(&self) -> Result<PathBuf, NoSocketDir> {
-        if let Some(folder) =
-            self.socket_dir.clone().or_else(|| path_variable("PARTITA_SOCKET_DIR"))
-        {
-            return Ok(folder);
-        }
-        if rustix::process::geteuid().is_root() {
-            return Ok(SYSTEM_SOCKET_DIR.into());
-        }
-        Ok(path_variable("XDG_RUNTIME_DIR").ok_or(NoSocketDir)?.join("partita"))
+        self.socket_dir_found().map(|(folder, _)| folder)
     }
-}
 
-impl Options {
+    fn socket_dir_found(&self) -> Result<(PathBuf, Origin), NoSocketDir> {
+        let named = named(self.socket_dir.as_deref(), "--socket-dir");
+        let roots = || rustix::process::geteuid().is_root().then(|| SYSTEM_SOCKET_DIR.into());
+        let roots = || roots().map(|folder| (folder, Origin::default_value()));
+        let users = || below("XDG_RUNTIME_DIR", "partita");
+        let found = named.or_else(|| variable("PARTITA_SOCKET_DIR")).or_else(roots);
+        found.or_else(users).ok_or(NoSocketDir)
+    }
+
     /// The state folder; `None` where none is named and none can be derived.
     #[must_use]
     pub fn state_dir(&self) -> Option<PathBuf> {
-        let named = self.state_dir.clone().or_else(|| path_variable("PARTITA_STATE_DIR"));
+        self.state_dir_found().map(|(folder, _)| folder)
+    }
+
+    fn state_dir_found(&self) -> Option<(PathBuf, Origin)> {
+        let named = named(self.state_dir.as_deref(), "--state-dir");
         // systemd separates several folders by colons.
         let systems = || {
-            let folders = path_variable("STATE_DIRECTORY")?;
-            std::env::split_paths(&folders).next()
+            let (folders, from) = variable("STATE_DIRECTORY")?;
+            Some((std::env::split_paths(&folders).next()?, from))
         };
-        let users = || Some(path_variable("XDG_STATE_HOME")?.join("partita"));
         let roots = || rustix::process::geteuid().is_root().then(|| SYSTEM_STATE_DIR.into());
-        let home = || Some(path_variable("HOME")?.join(".local/state/partita"));
-        named.or_else(systems).or_else(users).or_else(roots).or_else(home)
+        let roots = || roots().map(|folder| (folder, Origin::default_value()));
+        named
+            .or_else(|| variable("PARTITA_STATE_DIR"))
+            .or_else(systems)
+            .or_else(|| below("XDG_STATE_HOME", "partita"))
+            .or_else(roots)
+            .or_else(|| below("HOME", ".local/state/partita"))
+    }
+
+    /// The keys that are read once, at the start, each with the place that it comes from.
+    #[must_use]
+    pub fn keys(&self) -> Vec<ConfigKey> {
+        let option = |key: &str, field: &str, value: Option<ConfigValue>| {
+            let from = match self.named.contains(field) {
+                true => Origin::option(&format!("--{key}")),
+                false => Origin::default_value(),
+            };
+            found(key, value, from)
+        };
+        let text = |text: &str| Some(ConfigValue::Text(text.to_owned()));
+        let devices = self.devices.iter().cloned().map(ConfigValue::Text).collect();
+        let metrics = self.metrics_listen.map(|address| ConfigValue::Text(address.to_string()));
+        let folder = |key, folder: Option<(PathBuf, Origin)>| match folder {
+            Some((folder, from)) => found(key, Some(path(&folder)), from),
+            None => found(key, None, Origin::default_value()),
+        };
+        let (filter, variable_of_filter) = partita_log::filter();
+        let from = variable_of_filter.map_or_else(Origin::default_value, Origin::variable);
+        let mut keys = vec![
+            option("device", "devices", Some(ConfigValue::List(devices))),
+            option("sharing", "sharing", self.sharing.as_deref().and_then(text)),
+            option("config", "config", self.config.as_deref().map(path)),
+            folder("socket-dir", self.socket_dir_found().ok()),
+            option("socket-mode", "socket_mode", text(&format!("{:04o}", self.socket_mode))),
+            option("admin-group", "admin_group", text(&self.admin_group)),
+            folder("state-dir", self.state_dir_found()),
+            option("metrics-listen", "metrics_listen", metrics),
+            option("gpu-sockets", "gpu_sockets", Some(ConfigValue::Flag(self.gpu_sockets))),
+            found("log", text(&filter), from),
+        ];
+        keys.extend(
+            variable(GPU_PROGRAM)
+                .map(|(program, from)| found("gpu-program", Some(path(&program)), from)),
+        );
+        keys
     }
 }
 
-fn path_variable(name: &str) -> Option<PathBuf> {
-    std::env::var_os(name).filter(|path| !path.is_empty()).map(PathBuf::from)
+fn found(key: &str, value: Option<ConfigValue>, from: Origin) -> ConfigKey {
+    ConfigKey { key: key.to_owned(), gpu: None, value, from }
+}
+
+fn path(path: &Path) -> ConfigValue {
+    ConfigValue::Text(path.display().to_string())
+}
+
+fn named(path: Option<&Path>, option: &str) -> Option<(PathBuf, Origin)> {
+    path.map(|path| (path.to_owned(), Origin::option(option)))
+}
+
+fn variable(name: &str) -> Option<(PathBuf, Origin)> {
+    let value = std::env::var_os(name).filter(|path| !path.is_empty())?;
+    Some((value.into(), Origin::variable(name)))
+}
+
+fn below(name: &str, folder: &str) -> Option<(PathBuf, Origin)> {
+    variable(name).map(|(path, from)| (path.join(folder), from))
 }
 
 fn parse_mode(text: &str) -> Result<u32, String> {
@@ -206,7 +288,35 @@ mod tests {
 
     #[test]
     fn the_command_line_is_consistent() {
-        use clap::CommandFactory as _;
         Options::command().debug_assert();
+    }
+
+    #[test]
+    fn options_say_whether_they_were_given() {
+        let mut options = Options::parse_from(["partitad", "--state-dir", "/s"]);
+        options.named = ["devices", "admin_group"].map(str::to_owned).into();
+        let keys = options.keys();
+        let from = |key: &str| {
+            let found = keys.iter().find(|one| one.key == key).unwrap();
+            (found.value.as_ref().map(ToString::to_string), found.from.to_string())
+        };
+        assert_eq!(from("device"), (Some("auto".into()), "--device".into()));
+        assert_eq!(from("state-dir"), (Some("/s".into()), "--state-dir".into()));
+        assert_eq!(from("socket-mode"), (Some("0660".into()), "default".into()));
+        assert_eq!(from("metrics-listen"), (None, "default".into()));
+        // The fields are the names by which clap knows the options.
+        let command = Options::command();
+        let ids: Vec<&str> = command.get_arguments().map(|one| one.get_id().as_str()).collect();
+        for field in [
+            "devices",
+            "sharing",
+            "config",
+            "socket_mode",
+            "admin_group",
+            "metrics_listen",
+            "gpu_sockets",
+        ] {
+            assert!(ids.contains(&field), "{field}");
+        }
     }
 }

@@ -7,7 +7,9 @@
 use crate::config_files::{ConfigFiles, ConfigText};
 use crate::configuration::{ConfigContext, ConfigError, read_policy};
 use crate::gpus::{Gpu, Gpus};
+use crate::in_force::InForce;
 use crate::link::AskError;
+use crate::written::Written;
 use partita_model::{
     GpuConfig, GpuNumber, PartitionerKind, PolicyConfig, PolicyName, TenantId, Timekeeping,
 };
@@ -19,7 +21,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum PolicyError {
     /// The file cannot be read.
-    #[error("{}: {source}", file.display())]
+    #[error("{}: {source}: {}", file.display(), remedy(source))]
     Unreadable {
         /// The file.
         file: PathBuf,
@@ -43,6 +45,18 @@ pub enum PolicyError {
     Ask(#[from] AskError),
 }
 
+/// What helps where a file of the configuration cannot be read.
+fn remedy(source: &io::Error) -> &'static str {
+    match source.kind() {
+        io::ErrorKind::NotFound => {
+            "name the file that is there with --config; without --config the defaults hold"
+        }
+        io::ErrorKind::PermissionDenied => "let the user of partitad read it",
+        io::ErrorKind::InvalidData => "write it as UTF-8",
+        _ => "correct that, or name another file with --config",
+    }
+}
+
 /// Where the policy comes from.
 #[derive(Clone, Debug)]
 pub struct PolicySource {
@@ -54,15 +68,29 @@ pub struct PolicySource {
 
 impl PolicySource {
     /// Reads the configuration and lets every GPU's data plane decide by it, and those that come
-    /// after it. The answer is what the first GPU has.
+    /// after it. The answer is what the first GPU has. `in_force` hears the result.
     ///
     /// # Errors
     /// [`PolicyError`]; the policies in force stay.
-    pub async fn apply(&self, gpus: &Gpus) -> Result<GpuConfig, PolicyError> {
+    pub async fn apply(&self, gpus: &Gpus, in_force: &InForce) -> Result<GpuConfig, PolicyError> {
+        match self.put_in_force(gpus).await {
+            Ok((config, written)) => {
+                in_force.read(written);
+                Ok(config)
+            }
+            Err(error) => {
+                in_force.refused(error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    async fn put_in_force(&self, gpus: &Gpus) -> Result<(GpuConfig, Written), PolicyError> {
         let (source, all) = (self.clone(), gpus.clone());
         // Looking up users may ask a directory server.
         let loaded = tokio::task::spawn_blocking(move || source.load_all(&all)).await;
-        let loaded = loaded.map_err(|error| PolicyError::Refused(error.to_string()))??;
+        let (loaded, written) =
+            loaded.map_err(|error| PolicyError::Refused(error.to_string()))??;
         for (index, (gpu, config)) in gpus.all().iter().zip(&loaded).enumerate() {
             if let Err(error) = decide_by(gpu, config).await {
                 for earlier in &gpus.all()[..index] {
@@ -79,25 +107,27 @@ impl PolicySource {
         for (gpu, config) in gpus.all().iter().zip(&loaded) {
             gpu.policy.send_replace(Some(config.clone()));
         }
-        loaded.into_iter().next().ok_or(PolicyError::Ask(AskError::Gone))
+        let first = loaded.into_iter().next().ok_or(PolicyError::Ask(AskError::Gone))?;
+        Ok((first, written))
     }
 
-    fn load_all(&self, gpus: &Gpus) -> Result<Vec<GpuConfig>, PolicyError> {
+    fn load_all(&self, gpus: &Gpus) -> Result<(Vec<GpuConfig>, Written), PolicyError> {
         let gpu_count = u16::try_from(gpus.all().len()).unwrap_or(u16::MAX);
-        let written = self.written()?;
+        let files = self.files()?;
+        let text = files.as_ref().map(ConfigFiles::text).transpose()?;
         let load = |gpu: &Gpu| {
             let facts = gpu.handle.state().facts.ok_or(AskError::Gone)?;
             let device = (facts.sm_count, facts.timekeeping);
-            self.load(gpu.number, gpu_count, device, written.as_ref())
+            self.load(gpu.number, gpu_count, device, text.as_ref())
         };
-        gpus.all().iter().map(load).collect()
+        let loaded = gpus.all().iter().map(load).collect::<Result<_, _>>()?;
+        let written = files.map(|files| Written::of(&files, &user_named)).unwrap_or_default();
+        Ok((loaded, written))
     }
 
-    fn written(&self) -> Result<Option<ConfigText>, PolicyError> {
-        let Some(file) = &self.file else { return Ok(None) };
-        let files = ConfigFiles::read(file)
-            .map_err(|(file, source)| PolicyError::Unreadable { file, source })?;
-        Ok(Some(files.text()?))
+    fn files(&self) -> Result<Option<ConfigFiles>, PolicyError> {
+        let read = self.file.as_deref().map(ConfigFiles::read).transpose();
+        read.map_err(|(file, source)| PolicyError::Unreadable { file, source })
     }
 
     /// Checks the files without a GPU, for each of `gpu_count` GPUs, and names the files. How many
@@ -106,14 +136,13 @@ impl PolicySource {
     /// # Errors
     /// [`PolicyError`].
     pub fn check(&self, gpu_count: u16) -> Result<Vec<PathBuf>, PolicyError> {
-        let written = self.written()?;
+        let files = self.files()?;
+        let text = files.as_ref().map(ConfigFiles::text).transpose()?;
         for number in (0..gpu_count).map(GpuNumber) {
-            self.load(number, gpu_count, (u16::MAX, Timekeeping::Real), written.as_ref())?;
+            self.load(number, gpu_count, (u16::MAX, Timekeeping::Real), text.as_ref())?;
         }
-        let Some(file) = &self.file else { return Ok(Vec::new()) };
-        let files = ConfigFiles::read(file)
-            .map_err(|(file, source)| PolicyError::Unreadable { file, source })?;
-        Ok(files.paths().map(Path::to_owned).collect())
+        let paths = files.iter().flat_map(ConfigFiles::paths);
+        Ok(paths.map(Path::to_owned).collect())
     }
 
     fn load(
@@ -131,7 +160,7 @@ impl PolicySource {
                 gpu,
                 gpu_count,
                 sm_count,
-                user: &|name| uzers::get_user_by_name(name).map(|user| TenantId(user.uid())),
+                user: &user_named,
                 user_exists: &|tenant| uzers::get_user_by_uid(tenant.0).is_some(),
             })?,
         };
@@ -147,6 +176,11 @@ impl PolicySource {
         }
         Ok(config)
     }
+}
+
+/// The user of this name, where there is one.
+fn user_named(name: &str) -> Option<TenantId> {
+    uzers::get_user_by_name(name).map(|user| TenantId(user.uid()))
 }
 
 /// A data plane that already decides by this, under an earlier `partitad`, keeps what its policy

@@ -239,7 +239,7 @@ impl Server {
         let own = uid.map_or_else(|| rustix::process::geteuid().as_raw(), |_| ADMIN);
         let gpus = Gpus::new(lines);
         let book = Book::open(gpus.clone(), None);
-        let api = Api::new(gpus, Rights::new(own, None), Arc::clone(&book));
+        let api = Api::new(gpus, Rights::new(own, None), Arc::clone(&book), Arc::default());
         match uid {
             Some(uid) => {
                 let caller = Caller { uid: Some(uid), is_admin: [0, ADMIN].contains(&uid) };
@@ -364,10 +364,36 @@ async fn events_are_told_to_whom_they_concern() {
             assert_eq!(found.last().unwrap().data["to"], "0-5");
             assert_eq!(found.last().unwrap().id, format!("{epoch}-4"));
         }
-        let again = server.events(Some("1-1"), 2).await;
+        let again = server.events(Some("1-1"), 3).await;
         assert_eq!((again[1].kind.as_str(), &again[1].data), ("lagged", &json!({"missed": 0})));
+        assert_eq!(again[2].kind, "up_to_date");
+        let all = server.events(Some("0"), 2 + told.len()).await;
+        let kinds: Vec<_> = all[1..].iter().map(|event| event.kind.as_str()).collect();
+        assert_eq!(kinds, [told, &["up_to_date"]].concat(), "uid {uid}");
     }
     Server::start(Some(0)).await.check_problem("GET /v1/events?gpu=1", "", 404, "GPU 1").await;
+}
+
+#[tokio::test]
+async fn an_administrator_may_ask_as_another_user() {
+    let server = Server::start(Some(0)).await;
+    let own = "GET /v1/status HTTP/1.1\r\nPartita-Sight: own\r\nX:";
+    let seen: StatusReport = serde_json::from_value(server.ask(own, "").await.body).unwrap();
+    assert!(seen.partitions.is_empty() && seen.other_users.is_some());
+    let all = server.ask("GET /v1/status", "").await.body;
+    assert_eq!(all["partitions"].as_array().unwrap().len(), 1);
+    let plan = "DELETE /v1/plan HTTP/1.1\r\nPartita-Sight: own\r\nX:";
+    server.check_problem(plan, "", 403, "you are uid 0").await;
+    let wrong = "GET /v1/status HTTP/1.1\r\nPartita-Sight: all\r\nX:";
+    server.check_problem(wrong, "", 400, "one value, `own`").await;
+}
+
+#[tokio::test]
+async fn the_configuration_is_told() {
+    let server = Server::start(Some(1001)).await;
+    let answer = server.ask("GET /v1/config", "").await;
+    assert_eq!((answer.status, &answer.body["keys"]), (200, &json!([])), "none was read");
+    server.check_problem("PUT /v1/config", "", 405, "PUT").await;
 }
 
 fn reservation(tenant: u32, sms: u16, memory: u64) -> String {

@@ -82,7 +82,7 @@ impl Api {
             let gpus = Gpus::new(vec![(GpuHandle::new(state), watch::channel(None).0)]);
             let listener = UnixListener::bind(&socket).expect("a new folder");
             let book = Book::open(gpus.clone(), None);
-            let served = api::Api::new(gpus, Rights::new(ADMIN, None), book);
+            let served = api::Api::new(gpus, Rights::new(ADMIN, None), book, Arc::default());
             tokio::spawn(api::serve(listener, served.clone()));
             let user = MockConnectInfo(Caller { uid: Some(USER), is_admin: false });
             (states, api::router(served).layer(user))

@@ -4,7 +4,8 @@
 //! and an event `others` with sums where those of other users come, go or get other SMs.
 //!
 //! The first event is `hello`: its id is where the reader begins. An event `lagged` means that
-//! events are missing: what follows is complete again, and the state has to be read anew.
+//! events are missing: what follows is complete again, and the state has to be read anew. A reader
+//! that goes on after an event gets `up_to_date` behind all that was remembered.
 
 use super::{Api, Asked, Caller, Of, Sight};
 use crate::connections::Seat;
@@ -32,7 +33,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 /// Comings, goings, borders, decisions, faults and stuck launches, as server-sent events.
 ///
 /// The field `event` of each has the kind, and `data` has the event as JSON. `Last-Event-ID` goes
-/// on after that event.
+/// on after that event; `0` stands before all that is remembered.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -44,7 +45,8 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
     responses(
         (status = OK, body = EventItem, content_type = "text/event-stream",
             description = "events without end; `others` has an `OthersItem` as its data, `hello` \
-                the daemon's version, `lagged` the number of missing events, 0 for unknown")
+                the daemon's version, `lagged` the number of missing events, 0 for unknown; \
+                `up_to_date` follows what was remembered")
     )
 )]
 pub(super) async fn events(
@@ -68,6 +70,7 @@ pub(super) async fn events(
         gpu,
         sight: caller.sight(),
         greeted: false,
+        catches_up: after.is_some(),
         others: BTreeMap::new(),
     };
     let stream = unfold((reader, place), async |(mut reader, place)| {
@@ -98,6 +101,8 @@ struct Reader {
     gpu: Option<GpuNumber>,
     sight: Sight,
     greeted: bool,
+    /// Whether it has to hear when it has all that was remembered.
+    catches_up: bool,
     /// The sums that were told last.
     others: BTreeMap<GpuNumber, OthersItem>,
 }
@@ -110,6 +115,10 @@ impl Reader {
             return Some(self.event("hello", self.reading.last(), &data.to_string()));
         }
         loop {
+            if self.catches_up && self.reading.is_up_to_date() {
+                self.catches_up = false;
+                return Some(self.event("up_to_date", self.reading.last(), "{}"));
+            }
             let event = match self.reading.next().await? {
                 Next::Lagged(missed) => {
                     self.others.clear();

@@ -11,9 +11,9 @@
 //! The facts are those of a status report as the caller may see it, and the answers change nothing.
 //! A request that the models cannot answer gets 422, one that names something unknown 404.
 
-use super::{Api, Asked, Caller, Of};
+use super::Of;
+use super::status::SeenOne;
 use crate::problem::{Json, Problem};
-use axum::extract::{ConnectInfo, State};
 use axum::http::StatusCode;
 use partita_model::{
     AdviceReport, AdviceRequest, ForecastReport, ForecastRequest, PairsReport, StatusReport,
@@ -29,11 +29,8 @@ use partita_policy::{Facts, ForecastError};
     responses((status = OK, body = ForecastReport))
 )]
 pub(super) async fn present(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
+    SeenOne(report): SeenOne,
 ) -> Result<axum::Json<ForecastReport>, Problem> {
-    let report = api.seen(caller, asked).await?;
     answered(facts(&report).present())
 }
 
@@ -47,13 +44,10 @@ pub(super) async fn present(
     responses((status = OK, body = ForecastReport))
 )]
 pub(super) async fn forecast(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
+    SeenOne(report): SeenOne,
     request: Result<Json<ForecastRequest>, Problem>,
 ) -> Result<axum::Json<ForecastReport>, Problem> {
     let Json(request) = request?;
-    let report = api.seen(caller, asked).await?;
     answered(facts(&report).forecast(&request))
 }
 
@@ -65,12 +59,7 @@ pub(super) async fn forecast(
     params(Of),
     responses((status = OK, body = PairsReport))
 )]
-pub(super) async fn pairs(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> Result<axum::Json<PairsReport>, Problem> {
-    let report = api.seen(caller, asked).await?;
+pub(super) async fn pairs(SeenOne(report): SeenOne) -> Result<axum::Json<PairsReport>, Problem> {
     answered(facts(&report).pairs())
 }
 
@@ -84,13 +73,10 @@ pub(super) async fn pairs(
     responses((status = OK, body = AdviceReport))
 )]
 pub(super) async fn advice(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
+    SeenOne(report): SeenOne,
     request: Result<Json<AdviceRequest>, Problem>,
 ) -> Result<axum::Json<AdviceReport>, Problem> {
     let Json(request) = request?;
-    let report = api.seen(caller, asked).await?;
     answered(facts(&report).advice(&request))
 }
 

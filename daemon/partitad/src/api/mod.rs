@@ -9,6 +9,7 @@
 //! | `reservations` | `/v1/reservations`: what schedulers have asked for on behalf of jobs |
 //! | `trace` | `GET /v1/trace` |
 //! | `events` | `GET /v1/events`: what happens, as it happens |
+//! | `config` | `GET /v1/config`: the configuration in force |
 //! | `metrics` | `GET /metrics` |
 //! | `forecast` | `/v1/predict`, `/v1/advice`: forecasts; they change nothing |
 //! | `health` | `GET /-/healthy`, `/-/ready`, `/v1/build` |
@@ -21,10 +22,11 @@
 //!
 //! Administrators ([`crate::rights`]) see everything and may change everything. Every other user
 //! sees its own applications, and those of others in sum (`view`); it may end launches of its own
-//! sessions. Every error is a [`Problem`]. The API decides nothing: a request becomes one question
+//! sessions. An administrator may ask to be answered as such a user (`sight`). Every error is a [`Problem`]. The API decides nothing: a request becomes one question
 //! to the data plane, and the answer becomes the response.
 
 mod body;
+mod config;
 mod events;
 mod forecast;
 mod health;
@@ -34,6 +36,7 @@ mod openapi;
 mod plan;
 mod reservations;
 mod resources;
+mod sight;
 mod status;
 mod terms;
 mod trace;
@@ -43,6 +46,7 @@ pub(crate) use resources::uuid_text;
 use crate::connections;
 use crate::events::Hub;
 use crate::gpus::{Gpu, Gpus};
+use crate::in_force::InForce;
 use crate::keeper::Keeper;
 use crate::places::{Limits, Places};
 use crate::problem::Problem;
@@ -101,6 +105,7 @@ pub struct Api {
     rights: Rights,
     hub: Arc<Hub>,
     book: Arc<Book>,
+    in_force: Arc<InForce>,
     /// Places of readers of events.
     readers: Arc<Places>,
 }
@@ -108,9 +113,9 @@ pub struct Api {
 impl Api {
     /// The API of these GPUs.
     #[must_use]
-    pub fn new(gpus: Gpus, rights: Rights, book: Arc<Book>) -> Api {
+    pub fn new(gpus: Gpus, rights: Rights, book: Arc<Book>, in_force: Arc<InForce>) -> Api {
         let (hub, readers) = (Hub::new(gpus.clone()), Places::new(READERS, rights.own()));
-        Api { gpus, rights, hub, book, readers }
+        Api { gpus, rights, hub, book, in_force, readers }
     }
 }
 
@@ -147,6 +152,7 @@ pub fn router(api: Api) -> Router {
         .fallback(body::unknown_path)
         .method_not_allowed_fallback(body::wrong_method)
         .layer(from_fn(body::read_body))
+        .layer(from_fn(sight::reduce))
         .with_state(api)
 }
 
@@ -165,6 +171,7 @@ fn routes() -> OpenApiRouter<Api> {
         .routes(routes!(terms::set_terms))
         .routes(routes!(reservations::reservations))
         .routes(routes!(reservations::reservation, reservations::reserve, reservations::unreserve))
+        .routes(routes!(config::config))
         .routes(routes!(trace::trace))
         .routes(routes!(forecast::present, forecast::forecast))
         .routes(routes!(forecast::pairs, forecast::advice))

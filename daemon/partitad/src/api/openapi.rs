@@ -32,7 +32,10 @@ pub fn document() -> String {
     let mut described = super::routes().into_openapi();
     for item in described.paths.paths.values_mut() {
         let methods = [&mut item.get, &mut item.put, &mut item.post, &mut item.delete];
-        methods.into_iter().flatten().for_each(add_problem);
+        for operation in methods.into_iter().flatten() {
+            add_problem(operation);
+            super::sight::describe(operation);
+        }
     }
     let mut text = serde_json::to_string_pretty(&described).unwrap_or_default();
     text.push('\n');

@@ -1,5 +1,6 @@
 //! `/v1/plan`: the partitions that an administrator has pinned.
 
+use super::status::SeenOne;
 use super::{Api, Asked, Caller, Of, change};
 use crate::problem::{Json, Problem};
 use axum::extract::{ConnectInfo, State};
@@ -15,15 +16,10 @@ use partita_wire::supervise::{Ask, PlanRequest, PlannedPartition};
     params(Of),
     responses((status = OK, body = PlanRequest))
 )]
-pub(super) async fn plan(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> Result<axum::Json<PlanRequest>, Problem> {
-    let report = api.seen(caller, asked).await?;
+pub(super) async fn plan(SeenOne(report): SeenOne) -> axum::Json<PlanRequest> {
     let pinned = report.partitions.into_iter().filter(|partition| partition.pinned);
     let planned = |PartitionReport { application, sms, .. }| PlannedPartition { application, sms };
-    Ok(axum::Json(PlanRequest { partitions: pinned.map(planned).collect() }))
+    axum::Json(PlanRequest { partitions: pinned.map(planned).collect() })
 }
 
 /// Pins partitions, all of them or none. Needs the right to change.

@@ -3,17 +3,17 @@
 //! Every list is cut from the status reports as the caller may see them, in order of GPU. What
 //! concerns other users stands in sum at their GPU.
 
-use super::{Api, Asked, Caller, Of};
-use crate::problem::Problem;
+use super::status::Seen;
+use super::{Api, Of};
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::State;
 use partita_model::{
     ApplicationItem, DecisionItem, GpuItem, GpuNumber, KernelItem, PartitionItem, SessionItem,
     StatusReport,
 };
 use partita_policy::explain;
 
-type List<T> = Result<Json<Vec<T>>, Problem>;
+type List<T> = Json<Vec<T>>;
 
 /// The GPUs, with the applications of others in sum.
 #[utoipa::path(
@@ -23,12 +23,7 @@ type List<T> = Result<Json<Vec<T>>, Problem>;
     params(Of),
     responses((status = OK, body = Vec<GpuItem>))
 )]
-pub(super) async fn gpus(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> List<GpuItem> {
-    let reports = api.reports(caller, asked).await?;
+pub(super) async fn gpus(State(api): State<Api>, seen: Seen) -> List<GpuItem> {
     let item = |report: StatusReport| {
         let facts = api.gpus.get(report.gpu.number).and_then(|gpu| gpu.handle.state().facts);
         let policy = &report.policy;
@@ -42,7 +37,7 @@ pub(super) async fn gpus(
             gpu: report.gpu,
         }
     };
-    Ok(Json(reports.into_iter().map(item).collect()))
+    Json(seen.0.into_iter().map(item).collect())
 }
 
 /// The applications, each with its partition.
@@ -53,12 +48,8 @@ pub(super) async fn gpus(
     params(Of),
     responses((status = OK, body = Vec<ApplicationItem>))
 )]
-pub(super) async fn applications(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> List<ApplicationItem> {
-    api.list(caller, asked, |gpu, report| {
+pub(super) async fn applications(seen: Seen) -> List<ApplicationItem> {
+    seen.list(|gpu, report| {
         let partitions = report.partitions;
         let item = move |application: partita_model::ApplicationReport| {
             let own = partitions.iter().find(|one| one.application == application.id);
@@ -66,7 +57,6 @@ pub(super) async fn applications(
         };
         report.applications.into_iter().map(item).collect()
     })
-    .await
 }
 
 /// The sessions: one for each connected process and GPU.
@@ -77,12 +67,8 @@ pub(super) async fn applications(
     params(Of),
     responses((status = OK, body = Vec<SessionItem>))
 )]
-pub(super) async fn sessions(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> List<SessionItem> {
-    api.list(caller, asked, |gpu, report| {
+pub(super) async fn sessions(seen: Seen) -> List<SessionItem> {
+    seen.list(|gpu, report| {
         let mut items = Vec::new();
         for application in report.applications {
             let sessions = application.sessions.into_iter().zip(application.pids);
@@ -98,7 +84,6 @@ pub(super) async fn sessions(
         items.sort_by_key(|item: &SessionItem| item.id);
         items
     })
-    .await
 }
 
 /// The kernels of all applications, each with its form, why it has no better one, and its profile.
@@ -109,12 +94,8 @@ pub(super) async fn sessions(
     params(Of),
     responses((status = OK, body = Vec<KernelItem>))
 )]
-pub(super) async fn kernels(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> List<KernelItem> {
-    api.list(caller, asked, |gpu, report| {
+pub(super) async fn kernels(seen: Seen) -> List<KernelItem> {
+    seen.list(|gpu, report| {
         let of = |application: partita_model::ApplicationReport| {
             let id = application.id;
             let item = move |kernel| KernelItem { gpu, application: id, kernel };
@@ -122,7 +103,6 @@ pub(super) async fn kernels(
         };
         report.applications.into_iter().flat_map(of).collect()
     })
-    .await
 }
 
 /// The partitions in force.
@@ -133,16 +113,11 @@ pub(super) async fn kernels(
     params(Of),
     responses((status = OK, body = Vec<PartitionItem>))
 )]
-pub(super) async fn partitions(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> List<PartitionItem> {
-    api.list(caller, asked, |gpu, report| {
+pub(super) async fn partitions(seen: Seen) -> List<PartitionItem> {
+    seen.list(|gpu, report| {
         let item = |partition| PartitionItem { gpu, partition };
         report.partitions.into_iter().map(item).collect()
     })
-    .await
 }
 
 /// The policy's last decisions with their evidence, oldest first, and what they say in sentences.
@@ -153,28 +128,17 @@ pub(super) async fn partitions(
     params(Of),
     responses((status = OK, body = Vec<DecisionItem>))
 )]
-pub(super) async fn decisions(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> List<DecisionItem> {
-    api.list(caller, asked, |gpu, report| {
+pub(super) async fn decisions(seen: Seen) -> List<DecisionItem> {
+    seen.list(|gpu, report| {
         // The record holds only what the caller may see, and so do its sentences.
         let item = |decision| DecisionItem { gpu, why: explain(&decision), decision };
         report.policy.decisions.into_iter().map(item).collect()
     })
-    .await
 }
 
-impl Api {
-    async fn list<T>(
-        &self,
-        caller: Caller,
-        asked: Asked,
-        cut: impl Fn(GpuNumber, StatusReport) -> Vec<T>,
-    ) -> List<T> {
-        let reports = self.reports(caller, asked).await?;
-        Ok(Json(reports.into_iter().flat_map(|report| cut(report.gpu.number, report)).collect()))
+impl Seen {
+    fn list<T>(self, cut: impl Fn(GpuNumber, StatusReport) -> Vec<T>) -> List<T> {
+        Json(self.0.into_iter().flat_map(|report| cut(report.gpu.number, report)).collect())
     }
 }
 

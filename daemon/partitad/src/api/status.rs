@@ -1,13 +1,17 @@
 //! `/v1/status`: everything about the GPUs in one answer, and the reports that all resources are
 //! cut from.
+//!
+//! [`Seen`] and [`SeenOne`] are the reports as the caller of a request may see them: what a handler
+//! takes as its argument cannot have too much.
 
 use super::{Api, Asked, Caller, Of, Sight, unexpected};
 use crate::link::{AskError, Link};
 use crate::problem::Problem;
 use crate::view;
 use axum::Json;
-use axum::extract::{ConnectInfo, State};
+use axum::extract::{ConnectInfo, FromRequestParts, Query};
 use axum::http::StatusCode;
+use axum::http::request::Parts;
 use partita_model::{DeviceFacts, GpuNumber, GpuReport, PolicyReport, StatusReport};
 use partita_wire::supervise::{Answer, Ask};
 use tokio::task::JoinSet;
@@ -20,16 +24,44 @@ use tokio::task::JoinSet;
     params(Of),
     responses((status = OK, body = StatusReport))
 )]
-pub(super) async fn status(
-    State(api): State<Api>,
-    ConnectInfo(caller): ConnectInfo<Caller>,
-    asked: Asked,
-) -> Result<Json<StatusReport>, Problem> {
-    let mut reports = api.reports(caller, asked).await?.into_iter();
+pub(super) async fn status(Seen(reports): Seen) -> Result<Json<StatusReport>, Problem> {
+    let mut reports = reports.into_iter();
     let mut report = reports.next().ok_or_else(|| Problem::from(AskError::Gone))?;
     report.version = env!("CARGO_PKG_VERSION").into();
     report.others = reports.map(Into::into).collect();
     Ok(Json(report))
+}
+
+/// The report of each GPU that a request means, in order of number, as its caller may see it.
+pub(super) struct Seen(pub Vec<StatusReport>);
+
+impl FromRequestParts<Api> for Seen {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, api: &Api) -> Result<Seen, Problem> {
+        let (caller, asked) = asked_by(head, api).await?;
+        api.reports(caller, asked).await.map(Seen)
+    }
+}
+
+/// The report of the one GPU that a request means, as its caller may see it.
+pub(super) struct SeenOne(pub StatusReport);
+
+impl FromRequestParts<Api> for SeenOne {
+    type Rejection = Problem;
+
+    async fn from_request_parts(head: &mut Parts, api: &Api) -> Result<SeenOne, Problem> {
+        let (caller, asked) = asked_by(head, api).await?;
+        api.seen(caller, asked).await.map(SeenOne)
+    }
+}
+
+/// Who asks, and for which GPU.
+async fn asked_by(head: &mut Parts, api: &Api) -> Result<(Caller, Asked), Problem> {
+    let caller = ConnectInfo::<Caller>::from_request_parts(head, api).await;
+    let ConnectInfo(caller) = caller
+        .map_err(|error| Problem::new(StatusCode::INTERNAL_SERVER_ERROR, error.body_text()))?;
+    Ok((caller, Query::<Of>::from_request_parts(head, api).await))
 }
 
 impl Api {
@@ -76,7 +108,7 @@ impl Api {
     }
 
     /// The report of the GPU that a request means, as the caller may see it.
-    pub(super) async fn seen(&self, caller: Caller, asked: Asked) -> Result<StatusReport, Problem> {
+    async fn seen(&self, caller: Caller, asked: Asked) -> Result<StatusReport, Problem> {
         let state = self.one(asked)?.handle.state();
         let link = state.link.as_ref().ok_or_else(|| Problem::from(AskError::Gone))?;
         let report = report_of(link).await.unwrap_or_else(|| Err(AskError::Gone.into()));
