@@ -188,6 +188,7 @@ mod tests {
     use crate::config_files::ConfigFiles;
     use crate::configuration::check_form;
     use crate::link::{GpuHandle, GpuState};
+    use crate::policy::PolicySource;
     use partita_model::{OriginKind, PartitionerKind, PolicyConfig};
     use tokio::sync::watch;
 
@@ -279,6 +280,28 @@ mod tests {
         let (nobody, left_out) = seen(1003);
         assert!(!nobody.contains("alice") && !nobody.contains("bob"), "{nobody}");
         assert_eq!(left_out, 2);
+    }
+
+    #[test]
+    fn an_error_in_several_files_names_its_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("partitad.toml");
+        std::fs::create_dir(folder.path().join("partitad.toml.d")).unwrap();
+        let check = |main: &str, drop_in: &str, expected: &str| {
+            std::fs::write(&file, main).unwrap();
+            std::fs::write(folder.path().join("partitad.toml.d/a.toml"), drop_in).unwrap();
+            let source = PolicySource { file: Some(file.clone()), named: None };
+            let error = source.check(2).unwrap_err().to_string();
+            let expected = format!("{}/{expected}", folder.path().display());
+            assert!(error.starts_with(&expected), "{error}");
+        };
+        let memory = |mib: i64| format!("[[policy.memory]]\nmib = {mib}\n");
+        check(&memory(1), "[policy]\n\nalone_ms = 0\n", "partitad.toml.d/a.toml:3: a limit of 0");
+        check("# one\n[policy]\nalone_ms = 0\n", &memory(1), "partitad.toml:3: a limit of 0");
+        let twice = "[policy]\n\n[[policy.memory]]\nmib = 2\n";
+        check(&memory(1), twice, "partitad.toml.d/a.toml:3: a second quota");
+        let shares = "[policy]\n\n\n[[policy.gpu]]\nnumber = 1\npartitioner = \"static\"\n";
+        check(&memory(1), shares, "partitad.toml.d/a.toml:6: partitioner `static` needs");
     }
 
     #[test]

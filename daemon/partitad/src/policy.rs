@@ -45,6 +45,20 @@ pub enum PolicyError {
     Ask(#[from] AskError),
 }
 
+/// The error with the file and the line in which it is, where several files make one text.
+fn located(
+    error: PolicyError,
+    files: Option<&ConfigFiles>,
+    text: Option<&ConfigText>,
+) -> PolicyError {
+    match (error, files.zip(text)) {
+        (PolicyError::Config(error), Some((files, text))) if files.paths().count() > 1 => {
+            PolicyError::Config(Written::located(files, text, error))
+        }
+        (error, _) => error,
+    }
+}
+
 /// What helps where a file of the configuration cannot be read.
 fn remedy(source: &io::Error) -> &'static str {
     match source.kind() {
@@ -120,7 +134,8 @@ impl PolicySource {
             let device = (facts.sm_count, facts.timekeeping);
             self.load(gpu.number, gpu_count, device, text.as_ref())
         };
-        let loaded = gpus.all().iter().map(load).collect::<Result<_, _>>()?;
+        let loaded = gpus.all().iter().map(load).collect::<Result<_, _>>();
+        let loaded = loaded.map_err(|error| located(error, files.as_ref(), text.as_ref()))?;
         let written = files.map(|files| Written::of(&files, &user_named)).unwrap_or_default();
         Ok((loaded, written))
     }
@@ -139,7 +154,8 @@ impl PolicySource {
         let files = self.files()?;
         let text = files.as_ref().map(ConfigFiles::text).transpose()?;
         for number in (0..gpu_count).map(GpuNumber) {
-            self.load(number, gpu_count, (u16::MAX, Timekeeping::Real), text.as_ref())?;
+            self.load(number, gpu_count, (u16::MAX, Timekeeping::Real), text.as_ref())
+                .map_err(|error| located(error, files.as_ref(), text.as_ref()))?;
         }
         let paths = files.iter().flat_map(ConfigFiles::paths);
         Ok(paths.map(Path::to_owned).collect())

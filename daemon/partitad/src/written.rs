@@ -1,9 +1,10 @@
 //! What the configuration files say, key by key, with the place of each.
 //!
-//! This is for reports only: [`crate::configuration`] decides what holds. A text that does not
-//! parse has no keys here; it was refused before.
+//! This is for reports and messages only: [`crate::configuration`] decides what holds. A text that
+//! does not parse has no keys here; it was refused before.
 
-use crate::config_files::ConfigFiles;
+use crate::config_files::{ConfigFiles, ConfigText};
+use crate::configuration::ConfigError;
 use partita_model::{ConfigValue, Origin, OriginKind, TenantId};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -47,20 +48,55 @@ impl Written {
         let mut written = Written::default();
         for (index, (path, text)) in files.texts().enumerate() {
             written.files.push(path.to_owned());
-            let Ok(table) = DeTable::parse(text) else { continue };
             let kind = if index == 0 { OriginKind::File } else { OriginKind::DropIn };
-            let name = Some(path.display().to_string());
-            let origin = |at: usize| {
-                let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
-                let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
-                Origin { kind, name: name.clone(), line: Some(line) }
-            };
-            let section = table.get_ref().get(SECTION).and_then(|value| value.get_ref().as_table());
-            for (key, value) in section.into_iter().flatten() {
-                written.add(key.get_ref(), key.span().start, value, &origin, user);
-            }
+            written.add_text(text, (kind, &path.display().to_string()), user);
         }
         written
+    }
+
+    /// An error in the one text of several files, with the file and the line in which it is.
+    pub fn located(files: &ConfigFiles, text: &ConfigText, error: ConfigError) -> ConfigError {
+        let nobody = |_: &str| None;
+        let (apart, mut together) = (Written::of(files, &nobody), Written::default());
+        together.add_text(&text.text, (OriginKind::File, &text.name), &nobody);
+        let is_there = |origin: &Origin| origin.line == Some(error.line);
+        let value = together.values.iter().find(|(_, origin)| is_there(origin));
+        let of_gpu = together.of_gpus.iter().find(|(_, origin)| is_there(origin));
+        let entry = together.entries.iter().position(|entry| is_there(&entry.from));
+        // Entries of one list stand in the same order in the files and in their one text.
+        let entry = entry.and_then(|index| {
+            let key = &together.entries[index].key;
+            let is_of = |entry: &&Entry| entry.key == *key;
+            let earlier = together.entries[..index].iter().filter(is_of).count();
+            apart.entries.iter().filter(is_of).nth(earlier)
+        });
+        let value = value.and_then(|(key, _)| apart.values.get(key));
+        let of_gpu = of_gpu.and_then(|(key, _)| apart.of_gpus.get(key));
+        let found = value.or(of_gpu).or(entry.map(|entry| &entry.from));
+        match found {
+            Some(Origin { name: Some(file), line: Some(line), .. }) => {
+                ConfigError { file: file.clone(), line: *line, ..error }
+            }
+            _ => error,
+        }
+    }
+
+    fn add_text(
+        &mut self,
+        text: &str,
+        (kind, name): (OriginKind, &str),
+        user: &dyn Fn(&str) -> Option<TenantId>,
+    ) {
+        let Ok(table) = DeTable::parse(text) else { return };
+        let origin = |at: usize| {
+            let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+            let line = 1 + before.iter().filter(|&&byte| byte == b'\n').count();
+            Origin { kind, name: Some(name.to_owned()), line: Some(line) }
+        };
+        let section = table.get_ref().get(SECTION).and_then(|value| value.get_ref().as_table());
+        for (key, value) in section.into_iter().flatten() {
+            self.add(key.get_ref(), key.span().start, value, &origin, user);
+        }
     }
 
     fn add(

@@ -22,8 +22,9 @@
 //!
 //! Administrators ([`crate::rights`]) see everything and may change everything. Every other user
 //! sees its own applications, and those of others in sum (`view`); it may end launches of its own
-//! sessions. An administrator may ask to be answered as such a user (`sight`). Every error is a [`Problem`]. The API decides nothing: a request becomes one question
-//! to the data plane, and the answer becomes the response.
+//! sessions. An administrator may ask to be answered as such a user (`sight`). Every error is a
+//! [`Problem`]. The API decides nothing: a request becomes one question to the data plane, and the
+//! answer becomes the response.
 
 mod body;
 mod config;

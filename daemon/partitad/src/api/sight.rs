@@ -1,12 +1,13 @@
 //! The header `Partita-Sight: own`: an administrator is answered as any other user would be.
 //!
 //! `partita doctor --bundle` asks so: a bug report has nothing of other users, whoever makes it.
-//! The header takes rights away and gives none.
+//! The header takes rights away and gives none. The answer has it, too: an older daemon ignores
+//! what it does not know, and whoever asks finds out.
 
 use super::Caller;
 use crate::problem::Problem;
 use axum::extract::{ConnectInfo, FromRequestParts as _, Request};
-use axum::http::StatusCode;
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::Response;
 use utoipa::openapi::path::{Operation, ParameterBuilder, ParameterIn};
@@ -30,7 +31,9 @@ pub(super) async fn reduce(request: Request, next: Next) -> Result<Response, Pro
     {
         head.extensions.insert(ConnectInfo(Caller { is_admin: false, ..caller }));
     }
-    Ok(next.run(Request::from_parts(head, body)).await)
+    let mut answer = next.run(Request::from_parts(head, body)).await;
+    answer.headers_mut().insert(SIGHT, HeaderValue::from_static(OWN));
+    Ok(answer)
 }
 
 /// Describes the header.

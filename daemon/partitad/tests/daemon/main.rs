@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
 mod advisers;
+mod config;
 mod connections;
 mod crowd;
 mod endless;

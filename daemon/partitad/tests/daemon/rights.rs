@@ -1,6 +1,6 @@
 //! What a user sees of other users, and whose launches it may cancel.
 
-use super::support::{HttpAnswer, ask};
+use super::support::{HttpAnswer, ask, ask_for_text};
 use super::users::{as_user, open_daemon};
 use super::{Client, Daemon};
 
@@ -81,6 +81,53 @@ fn a_user_sees_others_in_sum_only() {
     drop((alice, bob));
     daemon.wait_for("both to leave", |status| status.applications.is_empty());
     assert_eq!(traced(&trace_as(&daemon, BOB)), [foreign]);
+}
+
+/// What `partita doctor --bundle` asks for.
+#[test]
+fn an_administrator_that_asks_as_a_user_gets_nothing_of_others() {
+    let Some(daemon) = open_daemon(&[]) else { return };
+    let alice = connect_as(&daemon, ALICE);
+    let held = alice.hold(100, 8000);
+    let all = daemon.wait_for("work", |status| {
+        status.applications.iter().any(|one| one.ctas_completed > 0 && !one.kernels.is_empty())
+    });
+    let program = all.applications[0].name.clone();
+    let request =
+        format!(r#"{{"tenant": {ALICE}, "job": "secret-job", "sms": 1, "expires": 4000000000}}"#);
+    let socket = daemon.sockets().join("api.sock");
+    let reserved = ask(&socket, "PUT /v1/reservations/secret", &request).unwrap();
+    assert_eq!(reserved.status, 201, "{}", reserved.body);
+    let secrets = [program.as_str(), "\"held\"", "secret"];
+    let paths = [
+        "/v1/status",
+        "/v1/gpus",
+        "/v1/applications",
+        "/v1/sessions",
+        "/v1/kernels",
+        "/v1/partitions",
+        "/v1/decisions",
+        "/v1/plan",
+        "/v1/trace",
+        "/v1/config",
+        "/v1/reservations",
+        "/metrics",
+    ];
+    let (mut seen, own) = (String::new(), "HTTP/1.1\r\nPartita-Sight: own\r\nX-Rest:");
+    for path in paths {
+        let (status, all) = ask_for_text(&socket, &format!("GET {path}"), "").unwrap();
+        assert_eq!(status, 200, "{path}: {all}");
+        seen += &all;
+        let (status, text) = ask_for_text(&socket, &format!("GET {path} {own}"), "").unwrap();
+        assert_eq!(status, 200, "{path}: {text}");
+        for secret in secrets {
+            assert!(!text.contains(secret), "{path} has `{secret}`: {text}");
+        }
+    }
+    for secret in secrets {
+        assert!(seen.contains(secret), "an administrator sees `{secret}` elsewhere");
+    }
+    alice.release(held);
 }
 
 #[test]
