@@ -4,8 +4,8 @@
 //! Each family of commands is a module with its own arguments and its own error. A command returns
 //! its output, or a [`Failure`]. Only [`end`] writes to stdout: a reader that goes away is no error
 //! there. The exceptions are `run` and `bench`, which become another program and have no output of
-//! their own, and `demo`, `top`, `web` and whatever has `--watch`, which write
-//! while they run.
+//! their own, and `demo`, `top`, `web`, `events` and whatever has `--watch`, which write while they
+//! run.
 //!
 //! This is a library for `partita-bench` only, which prints and fails as `partita` does: the
 //! modules that both use are public.
@@ -17,9 +17,12 @@ pub mod api;
 mod bench;
 mod calibrate;
 mod cancel;
+mod clock;
+mod config;
 pub mod demo;
 mod doctor;
 mod emu;
+mod events;
 pub mod failure;
 pub mod files;
 mod gantt;
@@ -27,6 +30,7 @@ mod predict;
 pub mod progress;
 pub mod ptx;
 pub mod report;
+mod reservation;
 mod resize;
 pub mod run;
 mod sockets;
@@ -36,6 +40,7 @@ pub mod table;
 mod terms;
 mod top;
 mod trace;
+mod view;
 mod watch;
 mod web;
 mod why;
@@ -66,6 +71,8 @@ Examples:
       move the border between two applications while their kernels run
   partita terms 1 --sms 8..24 --priority latency
       what application 1 may have, while its kernels run
+  partita config
+      show the daemon's configuration in force, and where each key comes from
 
 Exit codes: 0 success, 1 the input is at fault or the operation failed, 2 wrong usage.";
 
@@ -89,7 +96,10 @@ enum Command {
     Resize(resize::ResizeArgs),
     Terms(terms::TermsArgs),
     Cancel(cancel::CancelArgs),
+    Reservation(reservation::ReservationArgs),
     Trace(trace::TraceArgs),
+    Events(events::EventsArgs),
+    Config(config::ConfigArgs),
     Ptx(ptx::PtxArgs),
     Emu(emu::EmuArgs),
     Bench(bench::BenchArgs),
@@ -125,7 +135,10 @@ pub fn main() -> ExitCode {
         Command::Resize(args) => args.execute(),
         Command::Terms(args) => args.execute(),
         Command::Cancel(args) => args.execute(),
+        Command::Reservation(args) => args.execute(),
         Command::Trace(args) => args.execute(),
+        Command::Events(args) => args.execute(),
+        Command::Config(args) => args.execute(),
         Command::Ptx(args) => args.execute(),
         Command::Emu(args) => args.execute(),
         Command::Bench(args) => args.execute(),

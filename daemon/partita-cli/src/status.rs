@@ -1,10 +1,9 @@
 //! `partita status`: the daemon's status report as text.
 
-use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
 use crate::terms::in_short;
-use crate::watch::repeat::Watch;
+use crate::view::View;
 use clap::Args;
 use partita_model::{
     ApplicationId, Class, DeviceKind, GpuStatus, HostTime, OtherUsers, Sharing, SmSet,
@@ -28,33 +27,21 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct StatusArgs {
-    /// Print the API's answer as it is.
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    watch: Watch,
-
-    #[command(flatten)]
-    gpu: OfGpu,
-
-    #[command(flatten)]
-    target: Target,
+    view: View,
 }
 
 impl StatusArgs {
     /// Asks and shows.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
-        self.watch.run(|| self.once())
+        self.view.run(|| self.once())
     }
 
     fn once(&self) -> Result<Vec<u8>, Failure> {
-        if self.json {
-            let mut answer = self.target.get_raw(&self.gpu.path("/v1/status"))?;
-            answer.push(b'\n');
-            return Ok(answer);
+        match self.view.json {
+            true => Ok(self.view.get_line("/v1/status")?),
+            false => Ok(render_all(self.view.get("/v1/status")?).into_bytes()),
         }
-        Ok(render_all(self.target.get(&self.gpu.path("/v1/status"))?).into_bytes())
     }
 }
 

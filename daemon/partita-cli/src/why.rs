@@ -1,9 +1,8 @@
 //! `partita why`: the reasons of the present partitions, in sentences with numbers.
 
-use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use crate::table::printable;
-use crate::watch::repeat::Watch;
+use crate::view::View;
 use clap::Args;
 use partita_model::{GpuNumber, GpuStatus, PolicyReport, StatusReport};
 use partita_policy::explain;
@@ -30,29 +29,19 @@ pub struct WhyArgs {
     #[arg(long)]
     all: bool,
 
-    /// Print JSON: for each GPU its number, the policy and the sentences by decision.
-    #[arg(long)]
-    json: bool,
-
     #[command(flatten)]
-    watch: Watch,
-
-    #[command(flatten)]
-    gpu: OfGpu,
-
-    #[command(flatten)]
-    target: Target,
+    view: View,
 }
 
 impl WhyArgs {
     /// Asks and explains.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
-        self.watch.run(|| self.once())
+        self.view.run(|| self.once())
     }
 
     fn once(&self) -> Result<Vec<u8>, Failure> {
-        let report: StatusReport = self.target.get(&self.gpu.path("/v1/status"))?;
-        if self.json {
+        let report: StatusReport = self.view.get("/v1/status")?;
+        if self.view.json {
             let mut answer = serde_json::to_vec(&Reasons::of(report, self.all))?;
             answer.push(b'\n');
             return Ok(answer);

@@ -1,72 +1,11 @@
 //! `partita status`, `resize` and `trace` against an API that a test plays.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
 mod common;
+mod played;
 
 use common::{expect, partita, text};
-use std::io::{Read, Write};
+use played::Api;
 use std::os::unix::net::UnixListener;
-use std::process::Command;
-use std::thread::JoinHandle;
-use tempfile::TempDir;
-
-/// An API socket that gives one answer and keeps what it was asked.
-struct Api {
-    folder: TempDir,
-    served: JoinHandle<String>,
-}
-
-impl Api {
-    fn answering(status: &str, body: &str) -> Api {
-        Api::answering_each(&[(status, body)])
-    }
-
-    /// One answer after the other; what is asked last is kept.
-    fn answering_each(answers: &[(&str, &str)]) -> Api {
-        let folder = tempfile::tempdir().unwrap();
-        let listener = UnixListener::bind(folder.path().join("api.sock")).unwrap();
-        let answer = |(status, body): &(&str, &str)| {
-            format!("HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{body}", body.len())
-        };
-        let answers: Vec<String> = answers.iter().map(answer).collect();
-        let served = std::thread::spawn(move || {
-            let mut request = String::new();
-            for answer in answers {
-                let (mut stream, _) = listener.accept().unwrap();
-                request = read_request(&mut stream);
-                stream.write_all(answer.as_bytes()).unwrap();
-            }
-            request
-        });
-        Api { folder, served }
-    }
-
-    fn partita(&self, args: &[&str]) -> Command {
-        let mut command = partita(args);
-        command.env("PARTITA_SOCKET_DIR", self.folder.path());
-        command
-    }
-
-    fn asked(self) -> String {
-        self.served.join().unwrap()
-    }
-}
-
-/// Reads as far as the headers say that the request goes.
-fn read_request(stream: &mut impl Read) -> String {
-    let mut request = Vec::new();
-    let mut byte = [0];
-    while !request.ends_with(b"\r\n\r\n") {
-        stream.read_exact(&mut byte).unwrap();
-        request.push(byte[0]);
-    }
-    let head = text(&request).to_lowercase();
-    let length = head.lines().find_map(|line| line.strip_prefix("content-length: "));
-    let mut body = vec![0; length.map_or(0, |length| length.trim().parse().unwrap())];
-    stream.read_exact(&mut body).unwrap();
-    text(&request) + &text(&body)
-}
 
 const STATUS: &str = r#"{"version": "0.1.0", "gpu": {"name": "emu 24", "kind": "emulated",
     "timekeeping": "simulated",

@@ -86,9 +86,18 @@ mod tests {
         assert!(read("man/partitad.8").contains("check\\-config"));
         assert!(read("man/partita.1").contains("doctor"));
         assert!(read("man/partita-status.1").contains("partita status"));
+        for page in ["config", "events", "reservation-make", "reservation-release"] {
+            assert!(read(&format!("man/partita-{page}.1")).contains("Examples:"), "{page}");
+        }
+        assert!(read("man/partita-reservation.1").contains("reservation\\-list"));
+        assert!(read("man/partita-doctor.1").contains("bundle"));
         assert!(!folder.path().join("man/partita-keep-private-daemon.1").exists());
         for name in ["partita.bash", "_partita", "partita.fish"] {
-            assert!(read(&format!("completions/{name}")).contains("doctor"), "{name}");
+            let text = read(&format!("completions/{name}"));
+            for word in ["doctor", "bundle", "config", "reservation", "release", "events", "follow"]
+            {
+                assert!(text.contains(word), "{name} lacks `{word}`");
+            }
         }
     }
 }

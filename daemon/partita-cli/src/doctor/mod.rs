@@ -1,5 +1,10 @@
-//! `partita doctor`: what this machine lacks for Partita, with the remedy for each finding.
+//! `partita doctor`: what this machine lacks for Partita, with the remedy for each finding; and one
+//! archive with all that a bug report needs ([`bundle`]).
 
+mod bundle;
+mod log;
+
+use crate::api::Target;
 use crate::failure::Failure;
 use crate::run::locate;
 use crate::state_dir::state_dir;
@@ -8,6 +13,7 @@ use clap::Args;
 use partita_cuda_device::doctor::{Finding, Places, Verdict, examine};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
+use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -15,8 +21,16 @@ Examples:
       list all checks, and the remedy for each that fails
   partita doctor --json | jq '.findings[] | select(.verdict == \"trouble\")'
       only the checks that fail, as JSON
+  partita doctor --bundle partita.tar.gz
+      also write an archive for a bug report, and list what is in it; nothing of other users, no \
+      environment, no secret; a daemon that is dead is no obstacle
+  sudo partita doctor --bundle partita.tar.gz
+      the same with the daemon's log, which only root and members of group systemd-journal read
+  tar -xzOf partita.tar.gz partita-bundle/doctor.json
+      look into it
 
-Exit codes: 0 every check passes or is only a note, 1 a check fails.";
+Exit codes: 0 every check passes or is only a note, or the archive is written; 1 a check fails, or
+the archive cannot be written.";
 
 /// Addresses that a session reserves in the data plane, in bytes.
 const ADDRESSES: u64 = 64 << 30;
@@ -28,6 +42,13 @@ pub struct DoctorArgs {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+
+    /// Write an archive for a bug report (tar, gzip), and list what is in it; `-` is stdout.
+    #[arg(long, value_name = "FILE", conflicts_with = "json")]
+    bundle: Option<PathBuf>,
+
+    #[command(flatten)]
+    target: Target,
 }
 
 /// Everything that was found.
@@ -44,6 +65,9 @@ impl DoctorArgs {
         findings.extend([shim(), shared_memory(), addresses(), state()]);
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
         let report = Report { verdict, findings };
+        if let Some(file) = &self.bundle {
+            return bundle::make(file, serde_json::to_vec_pretty(&report)?, &self.target);
+        }
         let text = if self.json { serde_json::to_string(&report)? + "\n" } else { shown(&report) };
         if verdict == Verdict::Trouble {
             return Err(Failure::new("a check fails; the remedies are listed above")

@@ -7,9 +7,8 @@ mod svg;
 
 pub use segments::time_of;
 
-use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
-use crate::watch::repeat::Watch;
+use crate::view::View;
 use crate::{files, gantt, table};
 use clap::Args;
 use partita_model::{GpuStatus, StatusReport, TraceReport};
@@ -40,10 +39,6 @@ Examples:
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {
-    /// Print the API's answer as it is.
-    #[arg(long)]
-    json: bool,
-
     /// Write a file in the JSON trace event format, which Perfetto opens; `-` is stdout.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["json", "svg", "from", "to", "watch"])]
     perfetto: Option<PathBuf>,
@@ -65,13 +60,7 @@ pub struct TraceArgs {
     to: Option<u64>,
 
     #[command(flatten)]
-    watch: Watch,
-
-    #[command(flatten)]
-    gpu: OfGpu,
-
-    #[command(flatten)]
-    target: Target,
+    view: View,
 }
 
 impl TraceArgs {
@@ -82,17 +71,14 @@ impl TraceArgs {
         {
             return Err(Failure::new(format!("--from {from} is not before --to {to}")).with_code(2));
         }
-        self.watch.run(|| self.once())
+        self.view.run(|| self.once())
     }
 
     fn once(&self) -> Result<Vec<u8>, Failure> {
-        let path = self.gpu.path("/v1/trace");
-        if self.json {
-            let mut answer = self.target.get_raw(&path)?;
-            answer.push(b'\n');
-            return Ok(answer);
+        if self.view.json {
+            return Ok(self.view.get_line("/v1/trace")?);
         }
-        let report: TraceReport = self.target.get(&path)?;
+        let report: TraceReport = self.view.get("/v1/trace")?;
         if let Some(file) = &self.perfetto {
             return Ok(files::write(file, perfetto::render(&report, &self.status()?))?);
         }
@@ -113,7 +99,7 @@ impl TraceArgs {
 
     /// The GPU of the trace, with its applications' names and its decisions.
     fn status(&self) -> Result<GpuStatus, Failure> {
-        let report: StatusReport = self.target.get(&self.gpu.path("/v1/status"))?;
+        let report: StatusReport = self.view.get("/v1/status")?;
         Ok(report.into())
     }
 }
