@@ -54,6 +54,21 @@ partitad --check-config --config /etc/partita/partitad.toml || fail "the configu
 start_client
 gpu="$(gpu_pid)"
 
+echo "container: journal, configuration, bug report"
+entries() { journalctl -q -o json "$@" | grep -q '"PARTITA_GPU":"0"'; }
+within 10 "the journal has no entry of partita-gpu about the session" entries PARTITA_TENANT=0 PARTITA_SESSION=1
+partita config | grep -q ' /etc/partita/partitad.toml:[0-9]' || fail "partita config names no line of the file"
+printf '[policy]\nhold_up_ms = 0\n' >/etc/partita/partitad.toml.d/bad.toml
+systemctl reload partitad.service
+within 10 "a reload that is refused is not told" sh -c "partita config | grep -q 'was refused'"
+rm /etc/partita/partitad.toml.d/bad.toml
+systemctl reload partitad.service
+within 10 "a reload that holds is not told" sh -c "! partita config | grep -q 'was refused'"
+partita doctor --bundle bundle.tar.gz >/dev/null || fail "no bug report"
+for part in status.json config.json units.txt log.txt; do
+    grep -q "/$part\$" <(tar -tzf bundle.tar.gz) || { tar -xzOf bundle.tar.gz partita-bundle/CONTENTS.txt; fail "the bug report has no $part"; }
+done
+
 echo "container: systemctl restart partitad"
 systemctl restart partitad.service || fail "restart"
 back "restart"

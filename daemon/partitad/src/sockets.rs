@@ -13,7 +13,7 @@ use rustix::net::{
 };
 use std::fs::{File, OpenOptions, Permissions};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -68,9 +68,8 @@ pub struct SocketFolder {
     _lock: File,
 }
 
-/// The listening sockets that systemd has made and handed over. They are standard input and
-/// standard output, because those two can be taken without touching bare descriptor numbers. They
-/// differ by their kind. Clients that connect while no `partitad` runs wait in them.
+/// The listening sockets that systemd has made and handed over. They differ by their kind. Clients
+/// that connect while no `partitad` runs wait in them.
 #[derive(Default, Debug)]
 pub struct Activated {
     clients: Option<OwnedFd>,
@@ -78,18 +77,21 @@ pub struct Activated {
 }
 
 impl Activated {
-    /// Takes the sockets that systemd has handed over to this process; none without systemd.
+    /// Takes the sockets that systemd has handed over to this process; none without systemd. It is
+    /// called once: the sockets belong to what is returned.
     ///
     /// # Errors
     /// The system's.
     pub fn take() -> io::Result<Activated> {
+        // It marks the descriptors, so that no child inherits them.
+        drop(sd_notify::listen_fds()?);
         let mut found = Activated::default();
-        for fd in [io::stdin().as_fd(), io::stdout().as_fd()] {
-            // Anything but a listening socket is not systemd's.
-            if !socket_acceptconn(fd).unwrap_or(false) {
+        for (_, socket) in sd_listen_fds::get().map_err(io::Error::other)? {
+            let socket = socket.into_std();
+            if !socket_acceptconn(&socket).unwrap_or(false) {
+                tracing::warn!("systemd hands over something that does not listen");
                 continue;
             }
-            let socket = fd.try_clone_to_owned()?;
             rustix::io::ioctl_fionbio(&socket, true)?;
             match socket_type(&socket)? {
                 SocketType::SEQPACKET => found.clients = Some(socket),
