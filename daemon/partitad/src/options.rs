@@ -41,7 +41,7 @@ Examples:
       ask a running daemon for its GPU, applications and partitions
 
 Environment:
-  PARTITA_LOG, RUST_LOG  the log filter for stderr, e.g. `debug` or `partitad=debug` [default: info]
+  PARTITA_LOG, RUST_LOG  the log filter, e.g. `debug` or `partitad=debug` [default: info]
   PARTITA_SOCKET_DIR     the folder of the sockets, without --socket-dir
   PARTITA_STATE_DIR      the state folder, without --state-dir
   PARTITA_GPU            the partita-gpu to start, instead of the one beside partitad or in PATH

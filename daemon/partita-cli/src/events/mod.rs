@@ -205,9 +205,9 @@ fn happening(what: &Happening) -> String {
         Happening::Border { application, from, to } => {
             format!("{application}: SMs {from} -> {to}")
         }
-        Happening::Decision { decision, why, .. } => {
-            format!("decision {decision}: {}", why.join(" "))
-        }
+        // The first sentence has the number.
+        Happening::Decision { why, .. } if !why.is_empty() => why.join(" "),
+        Happening::Decision { decision, .. } => format!("decision {decision}"),
         Happening::Fault { session, application, error, text } => {
             format!("{session} of {application} failed: {error}: {text}")
         }
@@ -242,6 +242,12 @@ mod tests {
             r#"{"gpu":1,"sequence":1,"time":1000,"event":"fault","session":3,"application":2,
                 "error":"CUDA_ERROR_X","text":"line\u001b[2J"}"#,
             "e-7  GPU 1  1.0 us  session 3 of application 2 failed: CUDA_ERROR_X: line\\u{1b}[2J",
+        );
+        check(
+            "decision",
+            r#"{"gpu":0,"sequence":1,"time":6000,"event":"decision","decision":4,
+                "cause":"membership","why":["Decision 4 of even.","So it is."]}"#,
+            "e-7  GPU 0  6.0 us  Decision 4 of even. So it is.",
         );
         check(
             "others",
