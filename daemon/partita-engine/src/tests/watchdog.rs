@@ -49,6 +49,28 @@ fn alone_it_is_reported_and_goes_on() {
 }
 
 #[test]
+fn the_log_says_whose_launch_it_was() {
+    let mut world = world(true);
+    let ((a, first), (b, _)) = (world.session(), world.session());
+    world.start(a, 0, SPIN, 200);
+    world.run_for(300);
+    world.start(b, 0, MEDIUM, 2_000);
+    assert_eq!(world.synchronize(a), TIMEOUT);
+    let lines = world.actions.iter().filter_map(|action| match action {
+        Action::Log { level: LogLevel::Warning, about, .. } => Some(about),
+        _ => None,
+    });
+    let failed: Vec<_> = lines.filter(|about| about.error.is_some()).collect();
+    let [about] = &failed[..] else { panic!("{failed:?}") };
+    let identity = world.engine.application_reports();
+    let tenant = identity.iter().find(|one| one.id == first).map(|one| one.tenant);
+    assert!(tenant.is_some());
+    assert_eq!((about.session, about.application, about.tenant), (Some(a), Some(first), tenant));
+    assert_eq!(about.error.unwrap().0, TIMEOUT);
+    world.finish();
+}
+
+#[test]
 fn it_cannot_hold_sms_that_others_were_given() {
     for can_cancel in WAYS {
         for kernel in [SPIN, SPIN_TICKET] {
