@@ -23,8 +23,8 @@ use toml::Spanned;
 /// ```
 ///
 /// A share may say what each application that matches may have, under every partitioner: `min` and
-/// `max` (SMs as in `8` or `"30%"`), `weight`, `priority`, and `may_ask`, which lets the programs of
-/// the tenant ask for more than that ([`Terms`]). Without tenant and tag it holds for all.
+/// `max` (SMs as in `8` or `"30%"`), `weight`, `priority`, and `may_ask`, which lets the programs
+/// of the tenant ask for more than that ([`Terms`]). Without tenant and tag it holds for all.
 ///
 /// `no_progress_ms`, `alone_ms`, `hold_up_ms`, `prepare_ms` and `prepare_mib` are [`Limits`],
 /// `hung_after_ms` is [`HungAfter`], `originals` is [`Originals`].
