@@ -49,12 +49,13 @@ fn entitled(
     (least, need, yields): (u16, Option<u16>, bool),
 ) -> String {
     let Entitlement { min, max, weight, priority, .. } = *entitlement;
+    let sms = |count: u16| if count == 1 { "1 SM".to_owned() } else { format!("{count} SMs") };
     let mut terms = Vec::new();
     if min > 0 {
-        terms.push(format!("a minimum of {min} SMs"));
+        terms.push(format!("a minimum of {}", sms(min)));
     }
     if max < u16::MAX {
-        terms.push(format!("a maximum of {max} SMs"));
+        terms.push(format!("a maximum of {}", sms(max)));
     }
     if weight != Weight::default() {
         terms.push(format!("weight {}", weight.get()));
@@ -62,11 +63,11 @@ fn entitled(
     if priority != Priority::Normal {
         terms.push(format!("priority `{}`", priority.name()));
     }
-    let mut said = format!("{application} has {}, and gets {gets} SMs", terms.join(", "));
+    let mut said = format!("{application} has {}, and gets {}", terms.join(", "), sms(gets));
     if gets < min {
         said += ": minima of applications that came before it leave no more";
     } else if let Some(need) = need.filter(|need| gets >= *need) {
-        said += &format!(": its launches of late have CTAs for {need} SMs");
+        said += &format!(": its launches of late have CTAs for {}", sms(need));
     } else if yields && gets <= least.max(1) {
         said += ": it leaves the rest to applications of priority `latency`";
     }

@@ -4,7 +4,7 @@ use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
 use partita_model::{ApplicationId, Entitlement, Priority, SmAmount, Terms, Weight};
 use partita_policy::{
     CdSearch, CdSearchSettings, Demand, Even, Everyone, Partitioner, Policy, PolicySettings,
-    Selector, SlateTable, Smra, SmraSettings, Turns,
+    Selector, SlateTable, Smra, SmraSettings, Turns, explain,
 };
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -68,6 +68,28 @@ fn terms_change_while_applications_run() {
         simulator.running[0].entitlement = Entitlement::default();
         simulator.advance(1_000);
         assert!(sms(&simulator)[0] > 3, "{name}: {:?}", sms(&simulator));
+    }
+}
+
+/// `partita why` names what each application was promised, and who leaves SMs to whom.
+#[test]
+fn sentences_say_what_was_promised_and_why() {
+    let mut simulator = Simulator::new(gpu(24), policy("even", 24), 7);
+    for (min, priority) in [(8, Priority::Latency), (0, Priority::Batch)] {
+        let program = Program::any(&mut simulator.random);
+        simulator.arrive(program);
+        let min = Some(SmAmount::Sms(min));
+        let terms = Terms { min, priority: Some(priority), ..Terms::default() };
+        simulator.running.last_mut().unwrap().entitlement = Entitlement::of(&terms, 24);
+    }
+    simulator.advance(1_000);
+    let text = explain(simulator.policy.current().unwrap()).join("\n");
+    for sentence in [
+        "application 1 has a minimum of 8 SMs, priority `latency`, and gets 23 SMs.",
+        "application 2 has priority `batch`, and gets 1 SM: it leaves the rest to applications of \
+         priority `latency`.",
+    ] {
+        assert!(text.contains(sentence), "{text}");
     }
 }
 
