@@ -9,11 +9,17 @@ use partita_wire::{
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Time limit of the daemon's answer. The daemon may have to start the data plane first, and an
 /// overloaded host takes its time for both.
 const PATIENCE: Duration = Duration::from_secs(120);
+/// How long a client whose handshake broke off looks for the next daemon. A restart takes less than
+/// a second.
+const NEXT_DAEMON: Duration = Duration::from_secs(10);
+/// The pause before the first look; it doubles with each, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(640);
 const SYSTEM_DIR: &str = "/run/partita";
 
 /// The reason why there is no session.
@@ -66,6 +72,18 @@ pub enum ConnectError {
         /// The socket.
         path: PathBuf,
         /// The time limit.
+        seconds: u64,
+    },
+    /// The daemon ended in the middle of the handshake, and no other followed.
+    #[error(
+        "the daemon at {path} closed the connection in the middle of the handshake, and none \
+         answered there for {seconds} s: look at `journalctl -u partitad`, and run the program \
+         again once `partita status` answers"
+    )]
+    Lost {
+        /// The socket.
+        path: PathBuf,
+        /// How long the client waited.
         seconds: u64,
     },
     /// The connection broke off.
@@ -169,9 +187,34 @@ pub(crate) enum Greeted {
     Offer(Vec<GpuOffer>),
 }
 
-/// Shakes hands with the daemon in `dir`.
+/// Shakes hands with the daemon in `dir`, and with the next one where the daemon ends before it has
+/// answered: no session was made, so nothing is done twice.
 pub(crate) fn connect(dir: &Path, hello: &Hello) -> Result<Greeted, ConnectError> {
     let path = dir.join(SOCKET_NAME);
+    match shake_hands(&path, hello) {
+        Err(ConnectError::Message { source: MessageError::Closed, .. }) => {}
+        done => return done,
+    }
+    let lost = Instant::now();
+    let mut pause = FIRST_PAUSE;
+    while lost.elapsed() < NEXT_DAEMON {
+        std::thread::sleep(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        match shake_hands(&path, hello) {
+            // Without systemd there is no socket meanwhile. That of a process that is ending may
+            // still take a connection.
+            Err(
+                ConnectError::NoDaemon { .. }
+                | ConnectError::Message { source: MessageError::Closed, .. },
+            ) => {}
+            done => return done,
+        }
+    }
+    Err(ConnectError::Lost { path, seconds: NEXT_DAEMON.as_secs() })
+}
+
+fn shake_hands(path: &Path, hello: &Hello) -> Result<Greeted, ConnectError> {
+    let path = path.to_owned();
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,
         SocketType::SEQPACKET,

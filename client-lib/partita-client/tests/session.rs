@@ -353,10 +353,33 @@ fn what_is_no_daemon_is_told_so() {
         assert!(error.contains(&dir.path().join("partitad.sock").display().to_string()), "{error}");
         server.join().unwrap();
     };
-    check(b"", "closed the connection");
+    check(b"", "closed the connection in the middle of the handshake");
     check(b"hello", "another program's socket");
     check(b"PTAn\x01\0\0\0\x01\0\0\0", "speaks protocol 2.3, the daemon 1.0");
     check(b"PTAn\x02\0\0\0\x02\0\0\0\x03\0\0\0\x03\0\0\0no!", "refused: no!");
+}
+
+#[test]
+fn a_handshake_that_breaks_off_is_made_once_more() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = fake::listen(dir.path());
+    let server = thread::spawn({
+        let dir = dir.path().to_owned();
+        move || {
+            let connection = rustix::net::accept(&first).unwrap();
+            partita_wire::message::receive(&connection, 4096).unwrap();
+            // The first daemon ends, and its socket is dead until the next one listens.
+            drop((connection, first));
+            thread::sleep(std::time::Duration::from_millis(100));
+            std::fs::remove_file(dir.join("partitad.sock")).unwrap();
+            let next = fake::listen(&dir);
+            let connection = rustix::net::accept(&next).unwrap();
+            fake::welcome(&connection, SMALL).unwrap()
+        }
+    });
+    let session = Session::connect(dir.path()).unwrap();
+    assert_eq!(session.facts(), &fake::facts());
+    server.join().unwrap();
 }
 
 #[test]

@@ -147,6 +147,26 @@ impl Process {
         Ok(Process::Found(pidfd_open(pid, PidfdFlags::empty())?))
     }
 
+    /// Writes down in `file` which process serves there, for a `partitad` that comes later.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn note(pid: u32, file: &Path) -> io::Result<()> {
+        let begun = begin_of(pid).ok_or(io::ErrorKind::NotFound)?;
+        std::fs::write(file, format!("{pid} {begun}\n"))
+    }
+
+    /// The process that was written down, where it still lives.
+    #[must_use]
+    pub fn noted(file: &Path) -> Option<Process> {
+        let text = std::fs::read_to_string(file).ok()?;
+        let (pid, begun) = text.trim_end().split_once(' ')?;
+        let pid = pid.parse().ok()?;
+        let process = Process::found(pid).ok()?;
+        // Now that the process cannot be taken for another: is it the one that was meant?
+        (begin_of(pid)?.to_string() == begun).then_some(process)
+    }
+
     /// Waits for its end, and says how it ended where that can be known. Call it when the end is
     /// near: it looks again and again.
     pub async fn ended(&mut self) -> String {
@@ -181,6 +201,15 @@ impl Process {
     }
 }
 
+/// When a process began, in clock ticks since the machine's start (proc(5), `/proc/PID/stat`, field
+/// 22). With its number it names a process for as long as the machine runs.
+fn begin_of(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The second field is a name, which may have spaces and brackets.
+    let (_, rest) = stat.rsplit_once(')')?;
+    rest.split_ascii_whitespace().nth(19)?.parse().ok()
+}
+
 /// A pidfd is readable once its process has ended.
 async fn wait_for_end(pidfd: &OwnedFd) {
     let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
@@ -200,6 +229,24 @@ mod tests {
         assert!(matches!(call(&missing, "emu").await, Err(CallError::Nobody(_))));
         let long = folder.path().join("x".repeat(200));
         assert!(matches!(count_gpus(&long).await, Err(CallError::Io(_))));
+    }
+
+    #[tokio::test]
+    async fn a_process_that_was_written_down_is_told_from_its_successor() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("0.process");
+        assert!(Process::noted(&file).is_none());
+        let mut child = tokio::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = child.id().unwrap();
+        Process::note(pid, &file).unwrap();
+        let text = std::fs::read_to_string(&file).unwrap();
+        // The number of another process, which began at another time.
+        std::fs::write(&file, format!("{pid} 1\n")).unwrap();
+        assert!(Process::noted(&file).is_none());
+        std::fs::write(&file, text).unwrap();
+        Process::noted(&file).unwrap().kill().await.unwrap();
+        assert!(!child.wait().await.unwrap().success());
+        assert!(Process::noted(&file).is_none());
     }
 
     #[tokio::test]

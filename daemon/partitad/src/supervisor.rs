@@ -324,11 +324,7 @@ async fn bring_up(
             }
             (Ok(Err(error)), _) => return Err(error.into()),
             (Err(_), Starter::Partitad(program)) => {
-                tracing::error!(
-                    gpu = number.0,
-                    "the partita-gpu that is there does not answer; \
-                    starting another one"
-                );
+                end_hung(&note_beside(&place.socket), number).await;
                 return spawn(program, &place.socket, device).await;
             }
             (Err(_), Starter::Systemd) => return Err(SupervisionError::Timeout),
@@ -354,12 +350,41 @@ async fn replace_when_idle(link: &Link, number: GpuNumber) {
     }
 }
 
+/// Kills a process that an earlier `partitad` has started and that answers no call. systemd's has a
+/// watchdog.
+async fn end_hung(note: &Path, number: GpuNumber) {
+    let seconds = START_TIMEOUT.as_secs();
+    let Some(mut process) = Process::noted(note) else {
+        tracing::error!(
+            gpu = number.0,
+            "a partita-gpu that is not known has answered no call for {seconds} s; starting another"
+        );
+        return;
+    };
+    tracing::error!(
+        gpu = number.0,
+        "the partita-gpu of an earlier partitad has answered no call for {seconds} s; killing it"
+    );
+    if let Err(error) = process.kill().await {
+        tracing::error!(gpu = number.0, %error, "partita-gpu cannot be killed");
+    }
+}
+
+/// The file beside a control socket that says which process serves there.
+fn note_beside(socket: &Path) -> PathBuf {
+    socket.with_extension("process")
+}
+
 async fn spawn(
     program: &GpuProgram,
     socket: &Path,
     device: &str,
 ) -> Result<(Process, Arc<Link>), SupervisionError> {
     let mut child = program.start(device, listen_for_calls(socket)?)?;
+    let noted = child.id().map(|pid| Process::note(pid, &note_beside(socket)));
+    if let Some(Err(error)) = noted {
+        tracing::warn!(%error, "a later partitad could not kill this partita-gpu if it hung");
+    }
     let failure = match tokio::time::timeout(START_TIMEOUT, call(socket, device)).await {
         Ok(Ok(link)) => return Ok((Process::Child(child), link)),
         Ok(Err(error)) => SupervisionError::Call(error),

@@ -107,6 +107,54 @@ fn a_data_plane_that_was_found_is_supervised() {
     next.check(&next.spin(10, 10));
 }
 
+/// Without systemd nobody else would end it.
+#[test]
+fn a_hung_data_plane_of_an_earlier_partitad_is_killed() {
+    let mut first = Restartable::start();
+    let client = first.daemon.connect();
+    let gpu = first.daemon.status().gpu.pid;
+    first.daemon.end(Signal::KILL);
+    signal(gpu, Signal::STOP);
+    let (second, _) = first.restart();
+    wait_until_gone(gpu);
+    assert!(client.session.synchronize(None).is_err());
+    let log = second.daemon.log();
+    assert!(log.contains("answered no call for 60 s; killing it"), "{log}");
+    let next = second.daemon.connect();
+    next.check(&next.spin(10, 10));
+}
+
+/// A client whose handshake has begun when `partitad` is killed gets its session from the next one.
+#[test]
+fn clients_in_their_handshake_outlive_their_partitad() {
+    // Stopped, it reads no hello. Running, it is somewhere between the first client and the last.
+    for stopped in [true, false] {
+        let mut first = Restartable::start();
+        // Without a session partita-gpu would not wait for the next partitad.
+        let held = first.daemon.connect();
+        let gpu = first.daemon.status().gpu.pid;
+        if stopped {
+            kill_process(first.daemon.pid(), Signal::STOP).unwrap();
+        }
+        let connecting: Vec<_> = (0..8)
+            .map(|_| {
+                let sockets = first.daemon.sockets();
+                std::thread::spawn(move || Session::connect(&sockets).map(Client::new))
+            })
+            .collect();
+        // Long enough for a stopped one to get all hellos, as a rule.
+        std::thread::sleep(Duration::from_millis(if stopped { 200 } else { 2 }));
+        first.daemon.end(Signal::KILL);
+        let (second, _) = first.restart();
+        for client in connecting {
+            let client = client.join().unwrap().unwrap();
+            client.check(&client.spin(10, 10));
+        }
+        held.check(&held.spin(10, 10));
+        assert_eq!(second.daemon.status().gpu.pid, gpu, "{}", second.daemon.log());
+    }
+}
+
 #[test]
 fn a_data_plane_without_sessions_ends_soon_after_its_partitad() {
     let mut first = Restartable::start();
