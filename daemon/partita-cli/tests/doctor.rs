@@ -4,6 +4,8 @@ mod common;
 
 use common::{expect, partita, text};
 use serde_json::Value;
+use std::path::Path;
+use std::process::Command;
 
 #[test]
 fn doctor_names_what_is_missing_and_what_to_do() {
@@ -32,4 +34,61 @@ fn doctor_names_what_is_missing_and_what_to_do() {
         .env("PARTITA_LIB_DIR", folder.path());
     let output = command.output().unwrap();
     assert!(text(&output.stdout).contains("libpartita_cuda.so"));
+}
+
+/// What `cargo install` brings: this program alone, in a `bin` folder.
+#[test]
+fn a_command_that_came_alone_says_what_is_missing_and_how_it_is_had() {
+    let prefix = tempfile::tempdir().unwrap();
+    let at = |name: &str| prefix.path().join(name);
+    std::fs::create_dir(at("bin")).unwrap();
+    // Another process writes it: see `Parts` of the tests of `partita run`.
+    let copied =
+        Command::new("cp").arg(env!("CARGO_BIN_EXE_partita")).arg(at("bin")).status().unwrap();
+    assert!(copied.success());
+    let alone = |args: &[&str]| {
+        let mut command = Command::new(at("bin/partita"));
+        command
+            .args(args)
+            .env_clear()
+            .env("PATH", "/usr/bin:/bin")
+            .env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1")
+            .env("PARTITA_SOCKET_DIR", at("sockets"))
+            .env("PARTITA_STATE_DIR", prefix.path());
+        command
+    };
+    let finding = |check: &str, code: i32| {
+        let output = expect(&mut alone(&["doctor", "--json"]), code, &[]);
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let mut findings = json["findings"].as_array().unwrap().iter();
+        let found = findings.find(|finding| finding["check"] == check).unwrap();
+        ["verdict", "found", "remedy"].map(|key| found[key].as_str().unwrap_or("").to_owned())
+    };
+    let put = |file: &Path| std::fs::write(file, "").unwrap();
+
+    let shim = ["libpartita_cuda.so", "cargo build --release -p partita-shim", "`partita`"];
+    let daemon = ["partitad", "cargo install --path daemon/partitad", "`partitad`"];
+    let message = |output: std::process::Output| text(&output.stderr);
+    for (what, parts) in [("shim", shim), ("daemon", daemon)] {
+        let [verdict, found, remedy] = finding(what, 1);
+        assert_eq!(verdict, "trouble");
+        assert!(found.contains(parts[0]) && found.contains(at("bin").to_str().unwrap()), "{found}");
+        assert!(remedy.contains(parts[1]) && remedy.contains(parts[2]), "{remedy}");
+    }
+    let said = message(alone(&["run", "true"]).output().unwrap());
+    assert!(shim.iter().all(|part| said.contains(part)), "{said}");
+    expect(&mut alone(&["status"]), 1, &["no daemon answers", "start partitad"]);
+    expect(&mut alone(&["bench"]), 1, &["the benchmarks are not installed", "cargo install"]);
+
+    std::fs::create_dir_all(at("lib/partita")).unwrap();
+    put(&at("lib/partita/libpartita_cuda.so"));
+    let said = message(alone(&["run", "--private", "true"]).output().unwrap());
+    assert!(daemon.iter().all(|part| said.contains(part)), "{said}");
+    put(&at("bin/partitad"));
+    let [verdict, found, remedy] = finding("daemon", 1);
+    assert!(verdict == "trouble" && found.contains("bin/partita-gpu"), "{verdict} {found}");
+    assert!(remedy.contains("daemon/partita-gpu"), "{remedy}");
+    put(&at("bin/partita-gpu"));
+    let [verdict, found, _] = finding("daemon", 0);
+    assert!(verdict == "note" && found.contains("starts a private one"), "{verdict} {found}");
 }

@@ -7,6 +7,7 @@ mod log;
 use crate::api::Target;
 use crate::failure::Failure;
 use crate::run::locate;
+use crate::sockets::{self, Probe};
 use crate::state_dir::state_dir;
 use crate::table::Table;
 use clap::Args;
@@ -62,7 +63,7 @@ impl DoctorArgs {
     /// Looks.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let mut findings = examine(&Places::default());
-        findings.extend([shim(), shared_memory(), addresses(), state()]);
+        findings.extend([shim(), daemon(), shared_memory(), addresses(), state()]);
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
         let report = Report { verdict, findings };
         if let Some(file) = &self.bundle {
@@ -96,18 +97,66 @@ fn shown(report: &Report) -> String {
     text
 }
 
+/// The folders that may hold Partita's parts.
+fn part_folders() -> Vec<PathBuf> {
+    let own = std::env::current_exe().unwrap_or_default();
+    locate::part_folders(&own, std::env::var_os(locate::LIB_DIR))
+}
+
 /// The library that programs load in place of the driver's.
 fn shim() -> Finding {
-    let own = std::env::current_exe().unwrap_or_default();
-    let folders = locate::part_folders(&own, std::env::var_os(locate::LIB_DIR));
+    let folders = part_folders();
     match locate::part(locate::SHIM, &folders) {
         Ok(path) => Finding::fine("shim", path.display().to_string()),
-        Err(error) => Finding::trouble(
+        Err(_) => Finding::trouble(
             "shim",
-            error.to_string(),
-            "install it beside `partita`, or in ../lib/partita",
+            format!("no {} in {}", locate::SHIM, sockets::list(&folders)),
+            locate::remedy(locate::SHIM),
         ),
     }
+}
+
+/// A daemon that serves, or can be started.
+fn daemon() -> Finding {
+    const CHECK: &str = "daemon";
+    let served = sockets::search(None, |name| std::env::var_os(name));
+    for folder in &served {
+        match sockets::probe(folder) {
+            Probe::Answers => {
+                return Finding::fine(CHECK, format!("serves in {}", folder.display()));
+            }
+            Probe::Denied(error) => {
+                return Finding::trouble(
+                    CHECK,
+                    format!("you may not connect in {}: {error}", folder.display()),
+                    "join the group of its socket (Debian: `adduser USER partita`), log in again",
+                );
+            }
+            Probe::Absent => {}
+        }
+    }
+    let none = format!("none serves in {}", sockets::list(&served));
+    let folders = part_folders();
+    let Ok(partitad) = locate::part(locate::DAEMON, &folders) else {
+        let found = format!("{none}, and no {} in {}", locate::DAEMON, sockets::list(&folders));
+        return Finding::trouble(CHECK, found, locate::remedy(locate::DAEMON));
+    };
+    // partitad looks for it beside itself first, then in PATH.
+    let beside = partitad.with_file_name(locate::DATA_PLANE);
+    let path = std::env::var_os("PATH");
+    let named = std::env::var_os("PARTITA_GPU").is_some_and(|name| !name.is_empty());
+    if !named
+        && !beside.is_file()
+        && locate::program(locate::DATA_PLANE.as_ref(), path.as_deref()).is_err()
+    {
+        let found = format!("{none}, and neither {} nor PATH has it", beside.display());
+        return Finding::trouble(CHECK, found, locate::remedy(locate::DATA_PLANE));
+    }
+    Finding::note(
+        CHECK,
+        format!("{none}; `partita run` starts a private one ({})", partitad.display()),
+        "start one for all users with `systemctl enable --now partitad`",
+    )
 }
 
 /// Sessions live in sealed memory files.

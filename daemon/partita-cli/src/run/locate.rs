@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 pub const SHIM: &str = "libpartita_cuda.so";
 /// The daemon.
 pub const DAEMON: &str = "partitad";
+/// The daemon's data plane.
+pub const DATA_PLANE: &str = "partita-gpu";
 /// The variable that names the folder of Partita's own parts.
 pub const LIB_DIR: &str = "PARTITA_LIB_DIR";
 
@@ -85,13 +87,27 @@ fn executable(path: &Path) -> Result<PathBuf, ProgramError> {
 
 /// One of Partita's parts is not where it should be.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{part} is not installed: looked for {looked}; install it there, or name its folder in \
-     {LIB_DIR}"
-)]
+#[error("{part} is not installed: looked for {looked}; {}", remedy(part))]
 pub struct PartMissing {
     part: &'static str,
     looked: String,
+}
+
+/// How a part is had. `cargo install` brings programs only, and one at a time.
+pub fn remedy(part: &str) -> String {
+    let (package, made) = match part {
+        SHIM => (
+            "partita",
+            "make it in a checkout of Partita (`cargo build --release -p partita-shim`) and copy \
+             target/release/libpartita_cuda.so there",
+        ),
+        _ => (
+            "partitad",
+            "install it from a checkout of Partita (`cargo install --path daemon/partitad`, and \
+             the same with daemon/partita-gpu)",
+        ),
+    };
+    format!("install the Debian package `{package}`, or {made}, or name its folder in {LIB_DIR}")
 }
 
 /// The folders that may hold Partita's parts: the folder that `PARTITA_LIB_DIR` names, else the
@@ -182,6 +198,9 @@ mod tests {
         for named in [at("bin").join(SHIM), at("lib/partita").join(SHIM), LIB_DIR.into()] {
             assert!(missing.contains(&named.display().to_string()), "{missing}");
         }
+        assert!(missing.contains("-p partita-shim"), "{missing}");
+        let missing = part(DAEMON, &folders).unwrap_err().to_string();
+        assert!(missing.contains("cargo install --path daemon/partitad"), "{missing}");
         std::fs::write(at("lib/partita").join(SHIM), "").unwrap();
         assert_eq!(part(SHIM, &folders), Ok(at("lib/partita").join(SHIM)));
         std::fs::write(at("bin").join(SHIM), "").unwrap();
