@@ -2,14 +2,16 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
 mod fake;
+#[path = "../../partita-wire/tests/versions/recording.rs"]
+mod recording;
 
 use fake::{BASE, FAULTING, LAST_WORDS, MEMORY};
 use partita_client::image::{self, Image, ImageKind};
 use partita_client::{
     CallError, ConnectError, Console, Launch, ModuleHandle, Session, StreamHandle, code,
 };
-use partita_model::{DeviceAddress, Dim3};
-use partita_wire::Sizes;
+use partita_model::{DeviceAddress, Dim3, GpuNumber};
+use partita_wire::{Answer, Sizes};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
@@ -380,6 +382,56 @@ fn a_handshake_that_breaks_off_is_made_once_more() {
     let session = Session::connect(dir.path()).unwrap();
     assert_eq!(session.facts(), &fake::facts());
     server.join().unwrap();
+}
+
+/// The daemon welcomes as one of that version did; the session behind it knows what that one knew.
+#[test]
+fn an_older_daemon_gives_service_or_a_sentence() {
+    for recording in recording::all() {
+        let Answer::Welcome(welcome) = Answer::decode(&recording.answer).unwrap() else {
+            panic!("2.{} welcomes", recording.minor);
+        };
+        let dir = tempfile::tempdir().unwrap();
+        let socket = fake::listen(dir.path());
+        let layout = welcome.layout;
+        let server = thread::spawn(move || {
+            for _ in 0..2 {
+                let connection = rustix::net::accept(&socket).unwrap();
+                partita_wire::message::receive(&connection, 4096).unwrap();
+                let mut session = partita_wire::ServerSession::create(Sizes {
+                    command_bytes: layout.command_ring().capacity,
+                    reply_bytes: layout.reply_ring().capacity,
+                    event_slots: layout.event_slots(),
+                    staging_bytes: layout.staging_bytes(),
+                    host_bytes: layout.host_bytes(),
+                })
+                .unwrap();
+                let fds = session.client_fds().unwrap();
+                partita_wire::message::send(&connection, &recording.answer, &fds).unwrap();
+                session.sent_fds();
+                fake::Plane::new(session).run();
+            }
+        });
+        let session = Session::connect(dir.path()).unwrap();
+        let address = session.mem_alloc(64).unwrap();
+        session.launch(launch(0, &[])).unwrap();
+        session.synchronize(None).unwrap();
+        if recording.minor < 3 {
+            let error = session.map(address, address, 64).unwrap_err();
+            assert_eq!(error.code, code::NOT_SUPPORTED);
+            assert!(error.text.contains("older than this library"), "{error}");
+            assert!(error.text.contains("restart partitad"), "{error}");
+        }
+        drop(session);
+        let other = Session::connect_to(dir.path(), GpuNumber(1), |_, _| {});
+        if recording.minor < 2 {
+            let said = other.err().unwrap().to_string();
+            assert!(said.contains("restart partitad, which is of another version"), "{said}");
+        } else {
+            other.unwrap();
+        }
+        server.join().unwrap();
+    }
 }
 
 #[test]

@@ -91,9 +91,18 @@ pub enum ApiError {
     /// The daemon does not know how to leave out what concerns others.
     #[error("the daemon at {} is older than partita, and would tell about other users too: install \
         partita and partitad of one version", .socket.display())]
+    TellsOfOthers {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The daemon has nothing of this name.
+    #[error("the daemon at {} has no `{path}`: it is older than this command; install partita and \
+        partitad of one version, and restart partitad", .socket.display())]
     Older {
         /// The socket.
         socket: PathBuf,
+        /// What was asked for.
+        path: String,
     },
     /// The answer is not what this version expects.
     #[error("the daemon at {} answered something else than expected: {reason}; install partita \
@@ -202,7 +211,7 @@ impl Target {
         let answer = self.request(&question)?;
         match answer.is_own {
             true => Ok(answer.body),
-            false => Err(ApiError::Older { socket: answer.socket }),
+            false => Err(ApiError::TellsOfOthers { socket: answer.socket }),
         }
     }
 
@@ -280,10 +289,17 @@ impl Target {
             }
             Ok::<_, ApiError>(answer)
         })?;
-        match answer.status.is_success() {
-            true => Ok(answer),
-            false => Err(ApiError::Refused(refusal(answer.status, &answer.body))),
+        if answer.status.is_success() {
+            return Ok(answer);
         }
+        let Answer { status, socket, body, .. } = answer;
+        let refused = refusal(status, &body);
+        // A thing that does not exist is told in other words, by every version.
+        if status == StatusCode::NOT_FOUND && refused.starts_with("there is no `/") {
+            let path = question.path.split('?').next().unwrap_or_default().to_owned();
+            return Err(ApiError::Older { socket, path });
+        }
+        Err(ApiError::Refused(refused))
     }
 
     async fn connect(&self) -> Result<(PathBuf, UnixStream), ApiError> {

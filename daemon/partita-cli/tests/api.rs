@@ -101,6 +101,42 @@ fn trace() {
     assert_eq!(text(&output.stdout), format!("{body}\n"));
 }
 
+/// What real daemons answered while a program ran on them. The first was made before the first
+/// release, and is too old to be read.
+const OLDER: &str = include_str!("versions/status-2.1.json");
+const LAST: &str = include_str!("versions/status-0.1.0.json");
+
+#[test]
+fn an_older_daemon_is_shown_or_the_remedy_is() {
+    for (args, parts) in [
+        (&["status"][..], ["Emulated GPU, 24 SMs", "python3", "0-23"]),
+        (&["why"], ["cd-search", "Nobody but application 1 has work", "24 SMs"]),
+    ] {
+        let output = expect(&mut Api::answering("200 OK", LAST).partita(args), 0, &[]);
+        let shown = text(&output.stdout);
+        assert!(parts.iter().all(|part| shown.contains(part)), "{shown}");
+        let remedy = "install partita and partitad of one version";
+        expect(&mut Api::answering("200 OK", OLDER).partita(args), 1, &["`window`", remedy]);
+    }
+}
+
+#[test]
+fn what_an_older_daemon_does_not_have_is_told_with_the_remedy() {
+    for detail in [
+        "there is no `/v1/advice`; there are /v1/status, /v1/trace and /v1/plan",
+        "there is no `/v1/advice`; /v1/openapi.json lists what there is",
+    ] {
+        let api = Api::answering("404 Not Found", &format!(r#"{{"detail": "{detail}"}}"#));
+        let remedy = "it is older than this command; install partita and partitad of one version";
+        expect(&mut api.partita(&["predict"]), 1, &["has no `/v1/", remedy, "restart partitad"]);
+    }
+    // A thing that does not exist is no sign of age.
+    let body = r#"{"detail": "application 7 does not exist; those that do: none"}"#;
+    let api = Api::answering("404 Not Found", body);
+    let output = expect(&mut api.partita(&["resize", "7=0"]), 1, &["application 7 does not exist"]);
+    assert!(!text(&output.stderr).contains("older"));
+}
+
 #[test]
 fn no_daemon_names_the_sockets_and_the_remedy() {
     for args in [&["status"][..], &["resize", "1=0"], &["trace"]] {

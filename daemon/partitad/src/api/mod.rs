@@ -27,6 +27,8 @@
 //! answer becomes the response.
 
 mod body;
+#[cfg(test)]
+mod compatible;
 mod config;
 mod events;
 mod forecast;

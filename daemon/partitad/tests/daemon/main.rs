@@ -24,6 +24,7 @@ mod sessions;
 #[path = "../support/mod.rs"]
 mod support;
 mod users;
+mod versions;
 mod watchdog;
 
 use partita_client::{Launch, LoadedModule, Session, StreamHandle, image};
