@@ -7,6 +7,12 @@
 # `partita-pages` has written. The packages go to OUT. The same input gives the same packages to the bit:
 # all times are SOURCE_DATE_EPOCH, by default that of the last commit.
 # VERSION is the packages' version, by default that of the workspace; COMPRESSION is dpkg-deb's, by default xz.
+#
+# Why dpkg-deb and not cargo-deb: cargo-deb makes a package of a crate, and these are cut otherwise (the command with
+# the shim, documents without a program). An upgrade restarts partitad and leaves its sockets and every partita-gpu
+# alone, so the maintainer scripts would stay ours. What cargo-deb would take over, the control files, is 20 lines
+# here. dpkg-deb is there on every Debian; cargo-deb would have to be compiled first.
+# lintian has no complaint and needs no override; tests/container.sh asks it.
 set -euo pipefail
 if [ $# != 3 ]; then
     echo "usage: systemd/build-debs.sh BINARIES PAGES OUT" >&2
@@ -99,7 +105,7 @@ end "$arch" "$libc, libgcc-s1, partita (= $version)" "share NVIDIA GPUs between 
     "The benchmarks behind the command partita bench."
 
 begin partita-dev
-for file in CHANGELOG.md README.md docs/*.md docs/architecture/*.md docs/guide/*.md; do
+for file in CHANGELOG.md README.md docs/*.md docs/architecture/*.md docs/guide/*.md docs/openapi.json docs/grafana/*.json; do
     place 644 "$file" "usr/share/doc/partita-dev/$file"
 done
 gzip -9n "$root/usr/share/doc/partita-dev/CHANGELOG.md"

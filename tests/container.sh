@@ -13,6 +13,7 @@ skip() {
 }
 [ $# = 2 ] || { echo "usage: tests/container.sh BINARIES PAGES" >&2; exit 2; }
 [ "$(id -u)" = 0 ] || skip "it needs root"
+command -v dpkg-deb >/dev/null || skip "it needs dpkg-deb: the packages are Debian's"
 command -v systemd-nspawn >/dev/null || skip "it needs systemd-nspawn (Debian package systemd-container)"
 [ -x /lib/systemd/systemd ] || skip "it boots this machine's systemd, and there is none"
 binaries="$(realpath "$1")" pages="$(realpath "$2")"

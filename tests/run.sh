@@ -100,9 +100,16 @@ host="$(rustc -vV | sed -n 's/^host: //p' | tr 'a-z-' 'A-Z_')"
 export "CARGO_TARGET_${host}_RUNNER=$PWD/tests/measured.py" PARTITA_TEST_RECORD="$(mktemp)"
 code=0
 cargo test --workspace --no-fail-fast || code=$?
+step "packages in a booted container"
+if [ "$(id -u)" = 0 ] && command -v dpkg-deb >/dev/null; then
+    ensure "systemd-nspawn --version" systemd-container
+    ensure "lintian --version" lintian
+fi
+cargo run --quiet --package partita-pages -- target/pages
+tests/container.sh target/debug target/pages || code=$?
 step "durations"
 tests/measured.py --report
 rm -f "$PARTITA_TEST_RECORD"
 echo "$SECONDS s in all"
-[ $code = 0 ] || echo "tests/run.sh: cargo test failed; its messages are above" >&2
+[ $code = 0 ] || echo "tests/run.sh: cargo test or tests/container.sh failed; their messages are above" >&2
 exit $code
