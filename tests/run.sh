@@ -105,8 +105,9 @@ if [ "$(id -u)" = 0 ] && command -v dpkg-deb >/dev/null; then
     ensure "systemd-nspawn --version" systemd-container
     ensure "lintian --version" lintian
 fi
-cargo run --quiet --package partita-pages -- target/pages
-tests/container.sh target/debug target/pages || code=$?
+built="${CARGO_TARGET_DIR:-target}/debug"
+"$built/partita-pages" target/pages
+tests/container.sh "$built" target/pages || code=$?
 step "durations"
 tests/measured.py --report
 rm -f "$PARTITA_TEST_RECORD"
