@@ -124,5 +124,8 @@ cp -a target/release-build/one/out "$out"
 if [ $profile = dev ]; then
     echo "release: $out holds a trial without optimisation; do not hand it out"
 else
-    echo "release: $out is complete; next: git tag -a v$version -F $out/$name-notes.md && git push origin v$version"
+    echo "release: $out is complete; next:"
+    echo "  git tag -a v$version -F $out/$name-notes.md && git push origin v$version"
+    # From then on tests hold the API of this version against later ones.
+    echo "  PARTITA_WRITE_LAST_API=1 cargo test -p partitad --lib compatible, and commit what it writes"
 fi
