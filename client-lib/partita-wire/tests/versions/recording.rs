@@ -10,7 +10,8 @@ use partita_wire::{Record, WANTS_REPLY};
 use serde_json::Value;
 
 /// All recordings, oldest first.
-const FILES: [&str; 2] = [include_str!("2.1.json"), include_str!("2.3.json")];
+const FILES: [&str; 3] =
+    [include_str!("2.1.json"), include_str!("2.3.json"), include_str!("2.4.json")];
 
 /// A conversation.
 pub struct Recording {
