@@ -13,9 +13,9 @@ use Param::{Address, Float, Word};
 use partita_model::Dim3;
 
 /// Layers of a request; each is a product, an element-wise kernel and a transposition.
-const LAYERS: u32 = 5;
+const LAYERS: u32 = 4;
 /// Rows and columns of the products.
-const SIZE: u32 = 160;
+const SIZE: u32 = 64;
 
 /// The server. One pass of it is one request.
 #[must_use]
@@ -40,7 +40,7 @@ fn product(random: &mut Random) -> Application {
 }
 
 fn elementwise(random: &mut Random) -> Application {
-    const CTAS: u32 = 96;
+    const CTAS: u32 = 48;
     let count = CTAS * 128;
     let made = Buffer::zeros(4 * u64::from(count));
     let buffers = vec![random.parts(count as usize), random.parts(count as usize), made];
@@ -126,9 +126,9 @@ mod tests {
     fn a_request_is_a_chain_of_layers() {
         let server = server(1);
         let kernels: Vec<&str> = server.pass.iter().map(|step| step.kernel.as_str()).collect();
-        assert_eq!(kernels.len(), 15);
+        assert_eq!(kernels.len(), 12);
         assert_eq!(kernels[..4], ["sgemm", "saxpy", "transpose", "sgemm"]);
-        assert_eq!(Traffic { arrivals: vec![5, 9] }.launches(&server).len(), 30);
+        assert_eq!(Traffic { arrivals: vec![5, 9] }.launches(&server).len(), 24);
     }
 
     #[test]
