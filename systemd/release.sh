@@ -39,6 +39,9 @@ done
 [ -z "$out" ] || out="$(realpath -m "$out")"
 cd "$(dirname "$0")/.."
 out="${out:-$PWD/target/partita-$version}"
+# The folder is replaced, so it must be new, or an earlier release.
+[ ! -e "$out" ] || [ -e "$out/SHA256SUMS" ] ||
+    fail "$out is there and is no release: name a folder that is not there yet with --out"
 
 stated="$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -1)"
 [ "$version" = "$stated" ] ||
@@ -86,7 +89,7 @@ build() {
             -p partita-shim -p partita-bench -p partita-pages
         local built="$folder/target/$([ $profile = dev ] && echo debug || echo release)"
         "$built/partita-pages" "$folder/pages"
-        systemd/build-debs.sh "$built" "$folder/pages" "$folder/out"
+        VERSION="$version" COMPRESSION=xz systemd/build-debs.sh "$built" "$folder/pages" "$folder/out"
         # For systems without dpkg: the same files, below the folders where they belong.
         for package in partitad partita partita-bench; do
             dpkg-deb -x "$folder/out/${package}_${version}_"*.deb "$folder/tree/$name-$host"

@@ -50,7 +50,7 @@ fn read<T: FromStr<Err = String>>(
     }
 }
 
-/// A percentage of MPS, rounded up to a whole one: MPS rounds up to the next SM.
+/// A percentage of MPS, rounded up to a whole one.
 fn per_cent(text: &str) -> Option<SmAmount> {
     let part: f64 = text.parse().ok()?;
     // The smallest whole number that is not below it.

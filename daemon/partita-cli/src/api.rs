@@ -88,6 +88,9 @@ pub enum ApiError {
     /// The daemon refused.
     #[error("{0}")]
     Refused(String),
+    /// The daemon has no such thing.
+    #[error("{0}")]
+    Missing(String),
     /// The daemon does not know how to leave out what concerns others.
     #[error("the daemon at {} is older than partita, and would tell about other users too: install \
         partita and partitad of one version", .socket.display())]
@@ -166,7 +169,7 @@ const SIGHT: (&str, &str) = ("partita-sight", "own");
 impl ApiError {
     /// Whether the daemon has answered, and refused.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, ApiError::Refused(_))
+        matches!(self, ApiError::Refused(_) | ApiError::Missing(_))
     }
 }
 
@@ -299,7 +302,10 @@ impl Target {
             let path = question.path.split('?').next().unwrap_or_default().to_owned();
             return Err(ApiError::Older { socket, path });
         }
-        Err(ApiError::Refused(refused))
+        Err(match status {
+            StatusCode::NOT_FOUND => ApiError::Missing(refused),
+            _ => ApiError::Refused(refused),
+        })
     }
 
     async fn connect(&self) -> Result<(PathBuf, UnixStream), ApiError> {

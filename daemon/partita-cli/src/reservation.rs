@@ -2,7 +2,7 @@
 //!
 //! The commands ask; the daemon decides what fits.
 
-use crate::api::Target;
+use crate::api::{ApiError, Target};
 use crate::clock;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, printable};
@@ -204,14 +204,10 @@ impl ShowArgs {
 
 impl ReleaseArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        if self.if_there {
-            let all: Vec<Reservation> = self.target.get("/v1/reservations")?;
-            if all.iter().all(|one| one.id != self.id) {
-                return Ok(Vec::new());
-            }
+        match self.target.delete(&path(&self.id)) {
+            Err(ApiError::Missing(_)) if self.if_there => Ok(Vec::new()),
+            done => Ok(done.map(|()| Vec::new())?),
         }
-        self.target.delete(&path(&self.id))?;
-        Ok(Vec::new())
     }
 }
 

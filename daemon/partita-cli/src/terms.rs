@@ -19,6 +19,8 @@ Examples:
   partita terms 3 --reset
       what the configuration and the program say holds again
 
+The options replace what was set before: give all that is to hold.
+
 `partita status` shows the applications and their terms, `partita why` what each has of them.
 Users may ask for less than the configuration grants them, administrators for everything.";
 

@@ -82,6 +82,7 @@ impl Entitlements {
             common.extend(sample.applications.iter().filter_map(|a| {
                 running.contains(&a.application).then_some((a.application, a.entitlement.weight))
             }));
+            common.append(&mut yielding);
             running.clear();
             owed = 0;
         }
@@ -137,7 +138,8 @@ impl Entitlements {
         })
     }
 
-    /// Keeps a partitioner's decision to the bounds, and says what each application is owed.
+    /// Keeps a partitioner's decision to the bounds, the SMs on which workers wait too, and says
+    /// what each application is owed.
     pub(crate) fn keep(sample: &Sample, decision: &mut Decision) {
         let (_, bounds) = parts(sample);
         let planned = |a: &ApplicationSample| (a.application, decision.plan.sms(a.application));
@@ -147,6 +149,13 @@ impl Entitlements {
         let counts = fitted(sample.sms.len(), &wanted, &bounds);
         if counts != wanted {
             decision.plan = allot(sample.sms, &holders, &counts);
+        }
+        for application in &sample.applications {
+            let own = decision.plan.sms(application.application);
+            let may_wait = usize::from(own.len().saturating_sub(application.bounds.least));
+            let waiting = own.intersection(&decision.stalled);
+            let resumed: SmSet = waiting.iter().skip(may_wait).collect();
+            decision.stalled = decision.stalled.difference(&resumed);
         }
         decision.notes.extend(notes(sample, &decision.plan));
     }
@@ -165,8 +174,13 @@ fn in_turns(
     };
     let (all, weighing) = (ids(&|_| true), ids(&|weight| weight.get() > 0));
     let room = usize::from(room);
-    let taking_turns = if weighing.len() >= room { &weighing } else { &all };
-    let running = rota.choose(now, taking_turns, room);
+    let running = match room.checked_sub(weighing.len()) {
+        None | Some(0) => rota.choose(now, &weighing, room),
+        Some(left) => {
+            let idle = all.difference(&weighing).copied().collect();
+            &weighing | &rota.choose(now, &idle, left)
+        }
+    };
     let waiting = all.difference(&running).copied().collect();
     (running, waiting)
 }
@@ -203,7 +217,9 @@ fn bounds(sample: &Sample) -> Vec<Bounds> {
     if !has(sample, Priority::Latency) {
         return bounds;
     }
-    let (holders, _) = parts(sample);
+    // Whoever has SMs now has no influence: bounds that follow trials would end them.
+    let nothing = |a: &ApplicationSample| (a.application, SmSet::EMPTY);
+    let holders: Vec<_> = sample.applications.iter().map(nothing).collect();
     let fair = fair_counts(total, &holders, &bounds);
     let is = |at: usize, priority| all[at].priority == priority;
     // What `normal` applications keep, and `batch` applications cannot leave.
@@ -227,6 +243,13 @@ fn bounds(sample: &Sample) -> Vec<Bounds> {
     let given = fair_counts(total.saturating_sub(kept), &theirs, &wanted);
     for (&at, given) in urgent.iter().zip(given) {
         (bounds[at].least, bounds[at].most) = (given, given);
+    }
+    // What nobody else can use is of use to them.
+    let most = bounds.iter().map(|bounds| u32::from(bounds.most)).sum::<u32>();
+    if most < u32::from(total) {
+        for &at in &urgent {
+            bounds[at].most = all[at].max.max(bounds[at].least);
+        }
     }
     bounds
 }
@@ -338,6 +361,10 @@ mod tests {
         // What it does not need goes to everybody.
         assert_eq!(given(24, &[urgent(Some(4)), neutral, batch(0)], &[8, 8, 8])[0], 4);
         assert_eq!(given(24, &[urgent(None), urgent(None), batch(0)], &[8, 8, 8]), [12, 11, 1]);
+        // SMs that nobody else may use stay of use.
+        assert_eq!(given(24, &[urgent(Some(4))], &[24]), [24]);
+        let bounded = entitled(0, 6, 1, Priority::Batch);
+        assert_eq!(given(24, &[urgent(Some(4)), bounded], &[12, 12]), [18, 6]);
     }
 
     #[test]

@@ -353,13 +353,17 @@ impl Policy {
             Awaits::Everybody => true,
             Awaits::Holders(sms) => !self.orders.plan.sms(id).is_disjoint(&sms),
         };
+        // An application of weight 0 may have no SM for long.
+        let may_work = |id, tracked: &Tracked| {
+            tracked.entitlement.weight.get() > 0 || !self.orders.plan.sms(id).is_empty()
+        };
         let reading = |id: ApplicationId, tracked: &Tracked| Reading {
             total: tracked.total,
             busy: tracked.busy,
             in_flight: tracked.in_flight,
             launched: tracked.launched,
             counting: tracked.counting,
-            awaited: tracked.has_work && !tracked.stuck && measured(id),
+            awaited: tracked.has_work && !tracked.stuck && may_work(id, tracked) && measured(id),
         };
         members.iter().filter_map(|id| Some((*id, reading(*id, self.tracked.get(id)?)))).collect()
     }

@@ -64,8 +64,13 @@ impl Keeper {
             loop {
                 self.book.expire();
                 let is_done = self.look().await;
-                let Some(next) = self.book.next_expiry() else { break };
-                let until = Duration::from_secs(next.saturating_sub(now())).min(LONGEST);
+                let next = self.book.next_expiry();
+                if next.is_none() && is_done {
+                    break;
+                }
+                let until = next.map_or(AGAIN, |next| {
+                    Duration::from_secs(next.saturating_sub(now())).min(LONGEST)
+                });
                 let pause = if is_done { until } else { until.min(AGAIN) };
                 tokio::select! {
                     () = self.book.changed.notified() => {}

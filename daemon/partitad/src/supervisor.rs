@@ -365,8 +365,11 @@ async fn end_hung(note: &Path, number: GpuNumber) {
         gpu = number.0,
         "the partita-gpu of an earlier partitad has answered no call for {seconds} s; killing it"
     );
-    if let Err(error) = process.kill().await {
-        tracing::error!(gpu = number.0, %error, "partita-gpu cannot be killed");
+    match tokio::time::timeout(STOP_TIMEOUT, process.kill()).await {
+        Ok(Ok(())) => {}
+        Ok(Err(error)) => tracing::error!(gpu = number.0, %error, "partita-gpu cannot be killed"),
+        // It waits in the driver, as a rule.
+        Err(_) => tracing::error!(gpu = number.0, "partita-gpu does not end; starting another"),
     }
 }
 

@@ -192,9 +192,15 @@ fn archive(contents: &str, parts: &[Part]) -> io::Result<Vec<u8>> {
     archive.into_inner()?.finish()
 }
 
-/// Writes a file that only its user reads.
+/// Writes a file that only its user reads. What was there before, a link perhaps, is replaced.
 fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
-    let mut file =
-        OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?;
-    file.write_all(contents)
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.new", std::process::id()));
+    let new = path.with_file_name(name);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&new)?;
+    let written = file.write_all(contents).and_then(|()| fs::rename(&new, path));
+    if written.is_err() {
+        drop(fs::remove_file(&new));
+    }
+    written
 }

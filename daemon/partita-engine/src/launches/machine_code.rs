@@ -43,13 +43,14 @@ impl Launches {
         self.grouped.insert(id)
     }
 
-    /// Rounds what the policy decided.
-    pub(crate) fn round_targets(&self, device: &dyn Device, targets: &mut Targets) {
+    /// Rounds what the policy decided. Nobody is to have the SMs `idle`.
+    pub(crate) fn round_targets(&self, device: &dyn Device, targets: &mut Targets, idle: SmSet) {
         let rounded: BTreeSet<ApplicationId> =
             targets.sms.keys().copied().filter(|id| self.grouped.contains(id)).collect();
         // Who shares SMs shares all that there are.
         if !rounded.is_empty() && targets.parts.is_empty() {
-            targets.sms = partita_policy::whole_groups(&targets.sms, device.sm_groups(), &rounded);
+            let groups = device.sm_groups();
+            targets.sms = partita_policy::whole_groups(&targets.sms, groups, &rounded, idle);
         }
     }
 

@@ -77,7 +77,8 @@ impl Machines {
         let orders = self.observer.policy().orders();
         let parts = orders.plan.parts().clone();
         let mut targets = Targets { sms: orders.plan.iter().collect(), parts };
-        self.launches.round_targets(turn.device, &mut targets);
+        let idle = sms.difference(&orders.plan.taken()).difference(&orders.gated);
+        self.launches.round_targets(turn.device, &mut targets, idle);
         targets.sms.extend(self.handover.pinned().iter().map(|(&id, &sms)| (id, sms)));
         self.stall(turn);
         self.gate(turn);
@@ -115,7 +116,7 @@ impl Machines {
             character: self.observer.character(id),
             cramped: account.is_cramped(),
             entitlement: Entitlement {
-                need: is_urgent.then(|| account.need(turn.facts().sm_count)),
+                need: is_urgent.then(|| need(account, launched, turn.facts().sm_count)),
                 ..application.entitlement
             },
         }
@@ -254,4 +255,10 @@ impl Machines {
         let text = format!("SMs that nobody needs stay powered: {reason}");
         turn.log(LogLevel::Info, About::default(), text);
     }
+}
+
+/// SMs that an application can use: one for each CTA of its largest launch of late, or of those
+/// that run.
+fn need(account: &Account, launched: u64, sm_count: u16) -> u16 {
+    account.need(sm_count).max(u16::try_from(launched).unwrap_or(u16::MAX).min(sm_count))
 }

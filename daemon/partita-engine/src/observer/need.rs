@@ -14,6 +14,9 @@ pub(super) struct Need {
     present: u64,
     before: u64,
     began: Nanos,
+    /// What is told: it falls only where less than half is needed, because every change is a
+    /// decision of the policy.
+    told: u64,
 }
 
 impl Need {
@@ -24,12 +27,16 @@ impl Need {
             (self.before, self.present, self.began) = (self.present, 0, now);
         }
         self.present = self.present.max(ctas);
+        let needed = self.present.max(self.before);
+        if needed > known || needed <= known / 2 {
+            self.told = needed;
+        }
         ctas > known
     }
 
     /// The CTAs of the largest launch of late.
     pub(super) fn ctas(&self) -> u64 {
-        self.present.max(self.before)
+        self.told
     }
 }
 
@@ -48,5 +55,9 @@ mod tests {
         assert_eq!(see(20, 4), (false, 90));
         assert_eq!(see(21, 4), (false, 4));
         assert_eq!(see(22, 5), (true, 5));
+        assert_eq!(see(40, 3), (false, 5), "a little less changes nothing");
+        assert_eq!(see(60, 3), (false, 5));
+        assert_eq!(see(80, 2), (false, 5));
+        assert_eq!(see(100, 2), (false, 2));
     }
 }

@@ -75,7 +75,9 @@ pub(crate) struct Application {
     pub(crate) leaving: bool,
     /// What its programs ask for.
     asked: Terms,
-    /// What an administrator or its user has set.
+    /// What its user has set.
+    wished: Terms,
+    /// What an administrator has set.
     set: Terms,
     /// What it may have.
     pub(crate) entitlement: Entitlement,
@@ -123,7 +125,7 @@ impl Sessions {
             return Err(OpenError::Taken(id));
         }
         self.check_tenant(identity.tenant)?;
-        self.check_asked(identity.tenant, &identity.asked)?;
+        self.check_asked(&identity)?;
         let no_window = |source| OpenError::NoWindow { session: id, source };
         let window_id = WindowId(turn.next_id());
         let reserved = self.reserve_window(turn, window_id, identity.tenant).map_err(no_window)?;
@@ -210,14 +212,21 @@ impl Sessions {
         }
     }
 
-    fn join_application(&mut self, identity: &SessionIdentity) -> ApplicationId {
+    /// The application that a session joins, if it is there.
+    fn joined(&self, identity: &SessionIdentity) -> Option<ApplicationId> {
         let same = |application: &Application| {
             !application.leaving
                 && identity.tag.is_some()
                 && application.tag == identity.tag
                 && application.tenant == identity.tenant
         };
-        if let Some((&id, application)) = self.applications.iter_mut().find(|(_, a)| same(a)) {
+        self.applications.iter().find(|(_, a)| same(a)).map(|(&id, _)| id)
+    }
+
+    fn join_application(&mut self, identity: &SessionIdentity) -> ApplicationId {
+        if let Some(id) = self.joined(identity)
+            && let Some(application) = self.applications.get_mut(&id)
+        {
             application.sessions.insert(identity.session);
             application.asked = identity.asked.over(application.asked);
             self.settle_terms();
@@ -232,6 +241,7 @@ impl Sessions {
             sessions: BTreeSet::from([identity.session]),
             leaving: false,
             asked: identity.asked,
+            wished: Terms::default(),
             set: Terms::default(),
             entitlement: Entitlement::default(),
         };

@@ -1,14 +1,16 @@
 //! Terms: what each application may have of the SMs, from all who say something of it.
 //!
-//! From the lowest to the highest: rules of the configuration, what the program asks for itself,
-//! what an administrator or the program's user sets, and reservations. A program or user without
-//! the right to ask for more gets less than the configuration grants, never more.
+//! From the lowest to the highest: rules of the configuration, what an administrator sets for one
+//! application, what the program asks for itself, what its user sets, and reservations. A program
+//! or user without the right to ask for more gets less than rules and administrator grant, never
+//! more.
 //!
 //! Minima that somebody asks for explicitly are refused where they do not fit beside the minima of
 //! other applications, and one SM stays for applications without one. Minima by rules are not
 //! refused: the policy gives what is left.
 
 use super::Sessions;
+use crate::SessionIdentity;
 use partita_model::{ApplicationId, Entitlement, SmAmount, TenantId, Terms, TermsRule};
 use std::collections::BTreeSet;
 
@@ -116,20 +118,23 @@ impl Sessions {
                 return Err(TermsError::Forbidden { application: id });
             }
             let granted = self.terms.granted(tenant, application.tag.as_deref());
-            self.check_right(tenant, &terms, &granted)?;
+            self.check_right(tenant, &terms, &application.set.over(granted))?;
         }
         self.check_minimum(Some(id), &terms)?;
         if let Some(application) = self.applications.get_mut(&id) {
-            application.set = terms;
+            match by {
+                Some(_) => application.wished = terms,
+                None => application.set = terms,
+            }
         }
         self.settle_terms();
         Ok(())
     }
 
     /// Whether a program that comes may have what it asks for.
-    pub(crate) fn check_asked(&self, tenant: TenantId, asked: &Terms) -> Result<(), TermsError> {
-        match self.terms.may_ask(tenant) {
-            true => self.check_minimum(None, asked),
+    pub(crate) fn check_asked(&self, identity: &SessionIdentity) -> Result<(), TermsError> {
+        match self.terms.may_ask(identity.tenant) {
+            true => self.check_minimum(self.joined(identity), &identity.asked),
             // It gets what it may have, as under MPS.
             false => Ok(()),
         }
@@ -149,6 +154,8 @@ impl Sessions {
         let on = |amount: Option<SmAmount>| amount.map(|amount| amount.on(sm_count));
         let what = if on(allowed.min) != on(terms.min) {
             "so great a minimum"
+        } else if on(allowed.max) != on(terms.max) {
+            "so great a maximum"
         } else if allowed.weight != terms.weight {
             "so great a weight"
         } else if allowed.priority != terms.priority {
@@ -162,7 +169,8 @@ impl Sessions {
     /// Whether a minimum fits beside those of all applications but one.
     fn check_minimum(&self, but: Option<ApplicationId>, terms: &Terms) -> Result<(), TermsError> {
         let sm_count = self.terms.sm_count;
-        let asked = terms.min.map_or(0, |min| min.on(sm_count));
+        // As an entitlement has it: no greater than the maximum.
+        let asked = Entitlement::of(terms, sm_count).min;
         let others: Vec<(ApplicationId, u16)> = self
             .staying()
             .filter(|(id, application)| Some(*id) != but && application.entitlement.min > 0)
@@ -170,7 +178,7 @@ impl Sessions {
             .collect();
         let theirs = others.iter().fold(0_u16, |sum, (_, min)| sum.saturating_add(*min));
         let left = sm_count.saturating_sub(theirs).saturating_sub(1);
-        if asked <= left || asked == 0 {
+        if asked <= left || asked == 0 || others.is_empty() {
             return Ok(());
         }
         let names: Vec<String> = others.iter().map(|(id, min)| format!("{id} has {min}")).collect();
@@ -187,10 +195,17 @@ impl Sessions {
         let book = &self.terms;
         for application in self.applications.values_mut() {
             let (tenant, tag) = (application.tenant, application.tag.as_deref());
-            let granted = book.granted(tenant, tag);
-            let asked = book.allowed(application.asked, tenant, &granted);
+            // What an administrator sets for the application goes before rules for many.
+            let limit = application.set.over(book.granted(tenant, tag));
+            let allowed = |terms| book.allowed(terms, tenant, &limit);
+            let own = allowed(application.wished).over(allowed(application.asked));
             let reserved = TermsRule::terms_of(&book.reserved, tenant, tag);
-            let terms = reserved.over(application.set).over(asked).over(granted);
+            let mut terms = reserved.over(own).over(limit);
+            // A reservation goes before a maximum.
+            if let (Some(min), Some(max)) = (reserved.min, terms.max) {
+                let most = max.on(book.sm_count).max(min.on(book.sm_count));
+                terms.max = Some(SmAmount::Sms(most));
+            }
             application.entitlement = Entitlement {
                 reserved: reserved.min.is_some(),
                 ..Entitlement::of(&terms, book.sm_count)

@@ -137,7 +137,7 @@ fn users_ask_for_less_than_rules_grant_and_reservations_go_first() {
     let entitlement = |world: &World| world.engine.application_reports()[0].entitlement.unwrap();
     assert_eq!((entitlement(&world).min, entitlement(&world).max), (6, 12));
     let mut ask = |terms| world.engine.set_terms(&mut world.device, first, terms, Some(tenant));
-    for more in [range(7, 12), priority(Priority::Latency)] {
+    for more in [range(7, 12), range(6, 13), priority(Priority::Latency)] {
         assert!(matches!(ask(more), Err(TermsError::NotGranted { .. })), "{more:?}");
     }
     assert_eq!(ask(range(2, 4)), Ok(()));

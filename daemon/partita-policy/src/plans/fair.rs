@@ -7,7 +7,7 @@ use partita_model::{ApplicationId, SmSet};
 use std::cmp::Reverse;
 
 /// Between what a partitioner may choose for an application, and its part in a fair division.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Bounds {
     /// The fewest SMs.
     pub least: u16,

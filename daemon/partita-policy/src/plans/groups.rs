@@ -10,14 +10,15 @@ use partita_model::{ApplicationId, SmSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The plan with whole groups for those who need them. Partitions stay disjoint and nobody's
-/// becomes empty.
+/// becomes empty. Nobody has the SMs `idle`, and groups may take them.
 #[must_use]
 pub fn whole_groups(
     plan: &BTreeMap<ApplicationId, SmSet>,
     groups: &[SmSet],
     who: &BTreeSet<ApplicationId>,
+    idle: SmSet,
 ) -> BTreeMap<ApplicationId, SmSet> {
-    let all = plan.values().fold(SmSet::EMPTY, |all, sms| all.union(sms));
+    let all = plan.values().fold(idle, |all, sms| all.union(sms));
     // Groups that nobody outside of the plan has a part of.
     let mut left: Vec<SmSet> =
         groups.iter().filter(|group| group.difference(&all).is_empty()).copied().collect();
@@ -121,7 +122,7 @@ mod tests {
     #[track_caller]
     fn check(parts: &[SmSet], groups: &[SmSet], who: &[u32], expect: &[SmSet]) {
         let who = who.iter().copied().map(ApplicationId).collect();
-        assert_eq!(whole_groups(&plan(parts), groups, &who), plan(expect));
+        assert_eq!(whole_groups(&plan(parts), groups, &who, SmSet::EMPTY), plan(expect));
     }
 
     #[test]
@@ -198,6 +199,18 @@ mod tests {
         );
     }
 
+    /// A maximum leaves SMs that nobody has: an application below a group's size takes them.
+    #[test]
+    fn groups_may_take_idle_sms() {
+        let groups = [SmSet::range(0, 8), SmSet::range(8, 8)];
+        let alone = BTreeMap::from([(ApplicationId(1), SmSet::range(2, 6))]);
+        let who = BTreeSet::from([ApplicationId(1)]);
+        let idle = SmSet::range(0, 16).difference(&SmSet::range(2, 6));
+        let after = whole_groups(&alone, &groups, &who, idle);
+        assert_eq!(after, BTreeMap::from([(ApplicationId(1), SmSet::range(0, 8))]));
+        assert_eq!(whole_groups(&alone, &groups, &who, SmSet::EMPTY), alone);
+    }
+
     proptest! {
         #[test]
         fn plans_stay_plans(cuts in prop::collection::vec(1_u16..12, 1..6), each in 1_u16..9,
@@ -212,7 +225,7 @@ mod tests {
                 (1..=5).filter(|id| mask & (1 << id) != 0).map(ApplicationId).collect();
             let groups = groups(start / each, each);
             let before = plan(&parts);
-            let after = whole_groups(&before, &groups, &who);
+            let after = whole_groups(&before, &groups, &who, SmSet::EMPTY);
             prop_assert!(after.keys().eq(before.keys()));
             prop_assert!(after.values().all(|sms| !sms.is_empty()));
             let sum: u16 = after.values().map(SmSet::len).sum();

@@ -51,8 +51,10 @@ impl CdSearch {
             Some(None) => None,
         };
         let single = Evidence::Scaling { fewer: 1, more: 1, gain: 1.0, limit: 1.0 };
-        // With a single SM there is nothing to find out, nor to take away.
-        let found = found.or((member.even() < 2).then_some((Class::Compute, single)));
+        // With a single SM there is nothing to find out, nor to take away; nor is anything taken
+        // away from a minimum.
+        let has_none = member.fewest_to_probe() >= member.even();
+        let found = found.or((member.even() < 2 || has_none).then_some((Class::Compute, single)));
         if let Some((class, evidence)) = found {
             (member.class, member.evidence) = (class, evidence);
             if let Evidence::Bandwidth { demand, supply, .. } = evidence {
@@ -92,7 +94,7 @@ impl CdSearch {
         let mut notes = Vec::new();
         for &at in open {
             let member = &mut self.members[at];
-            member.active = if lends { member.even() } else { member.even() / 2 };
+            member.active = if lends { member.even() } else { member.fewest_to_probe() };
             let (application, of) = (member.application, member.even());
             let active = if lends { self.plan.sms(application).len() } else { member.active };
             notes.push(Note::Tries { application, active, of });

@@ -10,12 +10,15 @@
 
 use super::watch::Pauses;
 use super::{CdSearch, Member, Stage, search::Search};
-use crate::{Decision, Plan, Sample};
+use crate::{Bounds, Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, SmSet};
 use std::collections::BTreeMap;
 
 /// Groups that are remembered. Beyond that the group is forgotten that was away longest.
 const MOST: usize = 64;
+
+/// The applications of a group, and what terms leave each.
+type Group = Vec<(ApplicationId, Bounds)>;
 
 /// What was found of a group.
 #[derive(Clone, Debug)]
@@ -34,12 +37,12 @@ struct Found {
 /// The groups that are away.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Groups {
-    away: BTreeMap<Vec<ApplicationId>, Found>,
+    away: BTreeMap<Group, Found>,
     left: u64,
 }
 
 impl Groups {
-    fn keep(&mut self, group: Vec<ApplicationId>, found: Found) {
+    fn keep(&mut self, group: Group, found: Found) {
         self.left += 1;
         self.away.insert(group, Found { left: self.left, ..found });
         if self.away.len() > MOST {
@@ -49,7 +52,7 @@ impl Groups {
         }
     }
 
-    fn take(&mut self, group: &[ApplicationId], sms: SmSet) -> Option<Found> {
+    fn take(&mut self, group: &[(ApplicationId, Bounds)], sms: SmSet) -> Option<Found> {
         self.away.remove(group).filter(|found| found.sms == sms)
     }
 }
@@ -58,7 +61,7 @@ impl CdSearch {
     /// Other applications share the SMs than before, or other SMs are shared: what was found of
     /// those before is kept, and those now go on where they were, or begin.
     pub(super) fn change_group(&mut self, sample: &Sample) -> Decision {
-        let before: Vec<ApplicationId> = self.members.iter().map(|m| m.application).collect();
+        let before: Group = self.members.iter().map(|m| (m.application, m.bounds)).collect();
         if before.len() > 1 {
             let found = Found {
                 sms: self.sms,
@@ -72,12 +75,8 @@ impl CdSearch {
             };
             self.groups.keep(before, found);
         }
-        let group: Vec<ApplicationId> = sample.applications.iter().map(|a| a.application).collect();
-        let found = self.groups.take(&group, sample.sms).filter(|found| {
-            let bounds = found.members.iter().map(|member| member.bounds);
-            bounds.eq(sample.applications.iter().map(|seen| seen.bounds))
-        });
-        let Some(found) = found else {
+        let group: Group = sample.applications.iter().map(|a| (a.application, a.bounds)).collect();
+        let Some(found) = self.groups.take(&group, sample.sms) else {
             self.pauses = Pauses::new(self.settings.pause);
             return self.begin(sample, Vec::new());
         };

@@ -160,6 +160,11 @@ impl Member {
         self.own.len()
     }
 
+    /// Its SMs in a probe that stalls some.
+    fn fewest_to_probe(&self) -> u16 {
+        (self.even() / 2).max(self.bounds.least)
+    }
+
     /// Its SMs on which workers wait: the highest, so that the others can stay where they are.
     fn waiting(&self) -> SmSet {
         self.own.iter().skip(self.active.into()).collect()

@@ -33,7 +33,7 @@ impl CdSearch {
         for index in 0..self.members.len() {
             let member = &self.members[index];
             if member.class == Class::Unknown {
-                again = true;
+                again |= member.even() > 0;
                 continue;
             }
             let changed = self.class_by_counters(sample, member);
