@@ -73,11 +73,13 @@ fn reservations_are_listed_and_released() {
     let api = Api::answering("204 No Content", "");
     expect(&mut api.partita(&["reservation", "release", "a"]), 0, &[]);
     assert!(api.asked().starts_with("DELETE /v1/reservations/a HTTP/1.1\r\n"));
-    let api = Api::answering("200 OK", "[]");
-    expect(&mut api.partita(&["reservation", "release", "b", "--if-there"]), 0, &[]);
-    let api = Api::answering_each(&[("200 OK", &all), ("204 No Content", "")]);
-    expect(&mut api.partita(&["reservation", "release", "a", "--if-there"]), 0, &[]);
-    assert!(api.asked().starts_with("DELETE"));
+    let is_gone = ["reservation", "release", "b", "--if-there"];
+    let missing = r#"{"status": 404, "detail": "there is no reservation `b`"}"#;
+    expect(&mut Api::answering("404 Not Found", missing).partita(&is_gone), 0, &[]);
+    let missing = Api::answering("404 Not Found", missing);
+    expect(&mut missing.partita(&is_gone[..3]), 1, &["there is no reservation"]);
+    let forbidden = r#"{"status": 403, "detail": "only root"}"#;
+    expect(&mut Api::answering("403 Forbidden", forbidden).partita(&is_gone), 1, &["only root"]);
 }
 
 #[test]
