@@ -357,7 +357,8 @@ fn what_is_no_daemon_is_told_so() {
     };
     check(b"", "closed the connection in the middle of the handshake");
     check(b"hello", "another program's socket");
-    check(b"PTAn\x01\0\0\0\x01\0\0\0", "speaks protocol 2.3, the daemon 1.0");
+    let versions = format!("speaks protocol {}, the daemon 1.0", partita_wire::PROTOCOL);
+    check(b"PTAn\x01\0\0\0\x01\0\0\0", &versions);
     check(b"PTAn\x02\0\0\0\x02\0\0\0\x03\0\0\0\x03\0\0\0no!", "refused: no!");
 }
 
