@@ -130,7 +130,7 @@ fn terms_are_set_while_kernels_run() {
         (sms_of(status, own.0.into()), sms_of(status, foreign.0.into())) == (6, 18)
     });
     for (application, terms, status) in [
-        (own.0, json!({"min": 8}), 403),
+        (own.0, json!({"min": 18}), 403),
         (own.0, json!({"priority": "latency"}), 403),
         (own.0, json!({"priority": "batch"}), 204),
         (foreign.0, json!({"max": 1}), 403),
