@@ -196,11 +196,18 @@ impl Sessions {
         for application in self.applications.values_mut() {
             let (tenant, tag) = (application.tenant, application.tag.as_deref());
             // What an administrator sets for the application goes before rules for many.
-            let limit = application.set.over(book.granted(tenant, tag));
+            let granted = book.granted(tenant, tag);
+            let limit = application.set.over(granted);
             let allowed = |terms| book.allowed(terms, tenant, &limit);
             let own = allowed(application.wished).over(allowed(application.asked));
             let reserved = TermsRule::terms_of(&book.reserved, tenant, tag);
-            let mut terms = reserved.over(own).over(limit);
+            // Whoever may ask for more than rules grant still does not undo the administrator's
+            // word; whoever may not has been cut to it, and may have less.
+            let own = match book.may_ask(tenant) {
+                true => application.set.over(own).over(granted),
+                false => own.over(limit),
+            };
+            let mut terms = reserved.over(own);
             // A reservation goes before a maximum.
             if let (Some(min), Some(max)) = (reserved.min, terms.max) {
                 let most = max.on(book.sm_count).max(min.on(book.sm_count));

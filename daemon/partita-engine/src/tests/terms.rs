@@ -148,6 +148,13 @@ fn users_ask_for_less_than_rules_grant_and_reservations_go_first() {
     world.engine.set_terms_rules(&mut world.device, &[], [None]);
     let mut ask = |terms| world.engine.set_terms(&mut world.device, first, terms, Some(tenant));
     assert_eq!(ask(priority(Priority::Latency)), Ok(()), "whoever has the right");
+    // An administrator's word stands, whoever may ask for more.
+    assert_eq!(ask(range(5, 9)), Ok(()));
+    world.engine.set_reserved(&mut world.device, &[]);
+    set(&mut world, first, range(2, 3));
+    assert_eq!((entitlement(&world).min, entitlement(&world).max), (2, 3));
+    set(&mut world, first, Terms::default());
+    assert_eq!((entitlement(&world).min, entitlement(&world).max), (5, 9));
     world.close(a, CloseReason::Died);
     world.finish();
 }
