@@ -28,7 +28,7 @@ computes them again.";
 const SPEC: &str = "gpgpu-sim-24";
 /// Requests of a run.
 const REQUESTS: usize = 1_000;
-const QUICK_REQUESTS: usize = 100;
+const QUICK_REQUESTS: usize = 80;
 /// Batch programs beside the server: bound by computing, by DRAM, and by the LLC.
 const NEIGHBOURS: [&str; 3] = ["cp", "lbm", "leu"];
 /// Requests that tell how long one takes where none waits.
@@ -52,7 +52,7 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     loads: Vec<f64>,
 
-    /// Requests of a run [default: 1,000; 100 with --quick].
+    /// Requests of a run [default: 1,000; 80 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
     requests: Option<u32>,
 
