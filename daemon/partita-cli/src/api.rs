@@ -207,7 +207,7 @@ impl Target {
         Ok(answer)
     }
 
-    /// `GET path` with no more than any user sees, whoever asks, and without long waits.
+    /// `GET path` with no more than any user sees, for administrators too, and without long waits.
     pub fn get_own(&self, path: &str) -> Result<Vec<u8>, ApiError> {
         let header = Some(SIGHT);
         let question = Question { header, patience: SHORT_PATIENCE, ..Question::get(path) };

@@ -103,7 +103,7 @@ fn an_archive_has_what_a_report_needs_and_nothing_of_others() {
     }
     let mode = std::fs::metadata(&file).expect("it is there").permissions().mode();
     assert_eq!(mode & 0o777, 0o600, "it is its user's");
-    // The daemon leaves out what concerns others, whoever asks.
+    // The daemon leaves out what concerns other users, for administrators too.
     let asked = api.asked_each();
     assert_eq!(asked.len(), 9);
     for asked in asked {

@@ -86,12 +86,12 @@ impl Account {
         self.idle_since + self.gaps.grace(most)
     }
 
-    /// SMs that its launches of late can use, of so many.
+    /// SMs of a GPU with `sm_count` that its launches of late can use.
     pub(crate) fn need(&self, sm_count: u16) -> u16 {
         u16::try_from(self.need.ctas()).unwrap_or(u16::MAX).min(sm_count)
     }
 
-    /// A launch of so many CTAs is queued. Whether that is more than launches had of late.
+    /// A launch of `ctas` CTAs is queued. Whether that is more than launches had of late.
     pub(super) fn needs(&mut self, now: Nanos, ctas: u64) -> bool {
         self.need.saw(now, ctas)
     }

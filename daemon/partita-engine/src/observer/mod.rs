@@ -149,7 +149,7 @@ impl Observer {
         self.accounts.demand_began(id, now, idle_grace)
     }
 
-    /// An application has queued a launch of so many CTAs. Whether that is more than its launches
+    /// An application has queued a launch of `ctas` CTAs. Whether that is more than its launches
     /// had of late.
     pub(crate) fn needs(&mut self, id: ApplicationId, now: Nanos, ctas: u64) -> bool {
         self.accounts.get_mut(id).is_some_and(|account| account.needs(now, ctas))

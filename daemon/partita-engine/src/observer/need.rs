@@ -20,7 +20,7 @@ pub(super) struct Need {
 }
 
 impl Need {
-    /// A launch of so many CTAs is queued. Whether that is more than launches had of late.
+    /// A launch of `ctas` CTAs is queued. Whether that is more than launches had of late.
     pub(super) fn saw(&mut self, now: Nanos, ctas: u64) -> bool {
         let known = self.ctas();
         if now.saturating_sub(self.began) >= LATE {
