@@ -11,6 +11,8 @@ pub struct EngineConfig {
     /// Longest time for which an application without work keeps its SMs. The time follows its own
     /// gaps between launches.
     pub idle_grace: Nanos,
+    /// The same for applications of priority `latency`, which have their SMs back within a task.
+    pub urgent_grace: Nanos,
     /// Whether applications whose kernels run alone give others their share of time, and by which
     /// clock.
     pub rests: Rests,
@@ -88,6 +90,7 @@ impl Default for EngineConfig {
         EngineConfig {
             window: None,
             idle_grace: Nanos(1_000_000),
+            urgent_grace: Nanos(60_000),
             rests: Rests::Never,
             handover_tick: Nanos(1_000),
             unsettled_tick: Nanos(10_000),

@@ -99,7 +99,7 @@ impl Engine {
     pub fn handle_timer(&mut self, device: &mut dyn Device) {
         let now = device.now();
         let has_come = |time: Option<Nanos>| time.is_some_and(|at| at <= now);
-        let policy_due = has_come(self.machines.policy_due(self.common.config.idle_grace));
+        let policy_due = has_come(self.machines.policy_due());
         self.turn(device, |machines, turn| {
             machines.observer.look_at_hit_rates(turn);
             if policy_due {
@@ -115,7 +115,7 @@ impl Engine {
     /// the device is busy, or while [`Engine::awaits_timer`] says so.
     #[must_use]
     pub fn next_timer(&self) -> Option<Nanos> {
-        let due = self.machines.policy_due(self.common.config.idle_grace);
+        let due = self.machines.policy_due();
         self.machines.launches.tick_at().into_iter().chain(due).min()
     }
 
@@ -165,7 +165,8 @@ impl Engine {
             let grant = machines.sessions.open(turn, identity)?;
             machines.trace.enters(grant.application, tenant);
             machines.came(turn, grant.application, &came);
-            machines.observer.open_account(grant.application, turn.now());
+            let grace = turn.config().idle_grace;
+            machines.observer.open_account(grant.application, turn.now(), grace);
             Ok(grant)
         })
     }

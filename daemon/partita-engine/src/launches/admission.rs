@@ -14,14 +14,16 @@
 //!   another application waits with a lower ticket. Where its own application has originals in
 //!   flight, it waits for every launch with a lower ticket: originals that overlap would keep the
 //!   device for ever. Where its application rests, it waits for the end of the rest, and
-//!   no turn goes on while others wait ([`super::turns`]). Nobody waits for an original that rests.
+//!   no turn goes on while others wait ([`super::turns`]). While applications of priority `latency`
+//!   are at work, it is held back ([`super::yielding`]). Nobody waits for an original that rests or
+//!   is held back.
 //! - A launch in slices waits as an original does. Where there are no rests, it takes a new ticket
 //!   behind each slice ([`super::slice`]).
 //! - Inside an application launches start in order of their tickets, as room allows.
 //!
-//! Nobody starves: only finitely many launches hold a lower ticket, none is added, and a rest ends.
-//! Nobody deadlocks: the launch with the lowest ticket waits only for what is in flight, which ends
-//! without it, and for the end of a rest.
+//! Nobody starves: only finitely many launches hold a lower ticket, none is added, and rests and
+//! holding back end. Nobody deadlocks: the launch with the lowest ticket waits only for what is in
+//! flight, which ends without it, and for the end of a rest or of holding back.
 
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
@@ -62,7 +64,9 @@ impl Launches {
         let now = turn.rest_clock();
         let waiting = &self.waiting;
         let is_other = |other: ApplicationId| other != application;
-        let would_go = |other| is_other(other) && !self.turns.is_resting(other, now);
+        let yields = |id| self.yielding.holds(id, turn.now());
+        let would_go =
+            |other| is_other(other) && !self.turns.is_resting(other, now) && !yields(other);
         if others_originals > 0 || waiting.before(id, Kind::Alone).any(would_go) {
             return false;
         }
@@ -84,7 +88,9 @@ impl Launches {
                 return false;
             }
         }
-        self.in_flight.confined == own.confined && !self.turns.is_resting(application, now)
+        self.in_flight.confined == own.confined
+            && !self.turns.is_resting(application, now)
+            && !yields(application)
     }
 
     /// A launch has started.
@@ -97,6 +103,7 @@ impl Launches {
         self.turns.saw(turn, application);
         if !is_confined {
             self.turns.begin(application, turn.rest_clock());
+            self.yielding.started(application);
         }
         *self.in_flight.of_mut(is_confined) += 1;
         *self.of.entry(application).or_default().of_mut(is_confined) += 1;
@@ -117,7 +124,9 @@ impl Launches {
         if own.total() == 0 {
             self.of.remove(&application);
         }
-        is_last.then(|| self.turns.end(application, turn.rest_clock())).flatten()
+        let took = is_last.then(|| self.turns.end(application, turn.rest_clock())).flatten()?;
+        self.yielding.took(application, took);
+        Some(took)
     }
 
     /// Whether other applications have launches in flight.
@@ -127,9 +136,10 @@ impl Launches {
     }
 
     /// Enters a launch that has to wait for room or for its turn.
-    pub(crate) fn wait_for_turn(&mut self, place: Place, pending: &Pending) {
+    pub(crate) fn wait_for_turn(&mut self, turn: &Turn<'_>, place: Place, pending: &Pending) {
         let Place { session, application, stream, main } = place;
         let kind = Kind::of(pending.is_confined());
+        self.look_after_urgent(place, kind, turn.now());
         self.waiting.insert(pending.ticket(main), Waiting { application, session, stream, kind });
     }
 

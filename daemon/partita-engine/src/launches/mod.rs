@@ -13,6 +13,7 @@
 //! | `arrivals` | workers on their way |
 //! | `control_block` | memory and content of control blocks |
 //! | `waiting` | launches that wait for room or for their turn |
+//! | `yielding` | kernels that run alone beside applications of priority `latency` |
 //! | `watchdog` | launches that get nowhere |
 //! | `endings` | ends, and faults in the program's terms |
 //!
@@ -37,6 +38,7 @@ mod turns;
 mod waiting;
 mod watchdog;
 mod worker;
+mod yielding;
 
 pub(crate) use check::{Checker, fence};
 pub(crate) use endings::code_of;
@@ -64,6 +66,7 @@ use spec::{Claims, Run};
 use std::collections::{BTreeMap, BTreeSet};
 use turns::Turns;
 use waiting::WaitingLaunches;
+use yielding::Yielding;
 
 /// The machine of launches.
 pub(crate) struct Launches {
@@ -85,6 +88,7 @@ pub(crate) struct Launches {
     side_streams: BTreeMap<SessionId, SideStreams>,
     tick_at: Option<Nanos>,
     turns: Turns,
+    yielding: Yielding,
 }
 
 impl Launches {
@@ -103,6 +107,7 @@ impl Launches {
             side_streams: BTreeMap::new(),
             tick_at: None,
             turns: Turns::default(),
+            yielding: Yielding::default(),
         })
     }
 
@@ -121,7 +126,8 @@ impl Launches {
         self.tick_at = earliest(self.tick_at, at);
     }
 
-    /// Sets the next look, after one has ended: at `at` if launches run, or at the end of a rest.
+    /// Sets the next look, after one has ended: at `at` if launches run, or when a launch that
+    /// waits has rested enough or is held back no longer.
     pub(crate) fn look_again(&mut self, at: Nanos, rested: Option<Nanos>) {
         self.tick_at = (!self.front.is_empty()).then_some(at).into_iter().chain(rested).min();
     }
@@ -387,6 +393,7 @@ impl Launches {
     pub(crate) fn forget_application(&mut self, id: ApplicationId) {
         self.grouped.remove(&id);
         self.turns.forget(id);
+        self.yielding.forget(id);
     }
 
     /// The device is gone, and everything on it.

@@ -20,9 +20,6 @@ use crate::turn::{Bug, Turn};
 use partita_device::{AddressRange, Fault, GridSpec, Work};
 use partita_model::{Dim3, LaunchId, Nanos, OperationId};
 
-/// The longest time that slices of a session take that are in flight together: one runs, and the
-/// device has the next one behind it.
-const AHEAD: Nanos = Nanos(2 * LONGEST_SLICE.0);
 /// The most CTAs of a grid of one dimension ("Technical Specifications per Compute Capability").
 const MOST_CTAS: u64 = (1 << 31) - 1;
 
@@ -36,8 +33,14 @@ pub(crate) struct Part {
 
 impl Launches {
     /// Whether a slice that is expected to take `time` has to wait for the end of what its session
-    /// has in flight. Others wait for all of that.
-    pub(crate) fn is_ahead(&self, turn: &Turn<'_>, place: Place, time: Option<Nanos>) -> bool {
+    /// has in flight. Others wait for all of that: for two slices that take `longest`, one that
+    /// runs and the next one behind it.
+    pub(crate) fn is_ahead(
+        &self,
+        turn: &Turn<'_>,
+        place: Place,
+        (time, longest): (Option<Nanos>, Nanos),
+    ) -> bool {
         let now = turn.now();
         let own = self.records.values().filter(|launch| {
             launch.place.session == place.session && !launch.is_confined() && !launch.main_done
@@ -51,7 +54,7 @@ impl Launches {
         match (count, time) {
             (0, _) => false,
             (_, None) => true,
-            (1, Some(time)) => sum + time > AHEAD,
+            (1, Some(time)) => sum + time > longest + longest,
             // So short that the device would wait for the host.
             (_, Some(time)) => sum + time > turn.config().ahead,
         }

@@ -9,7 +9,7 @@ use crate::sessions::{
     Answer, Application, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
 };
 use crate::turn::{Bug, Turn};
-use crate::{About, LogLevel, Payload, Request};
+use crate::{About, LogLevel, Payload, Request, Rests};
 use partita_device::AddressRange;
 use partita_model::{
     ApplicationId, CudaResult, LaunchId, Nanos, OperationId, Originals, Priority, SessionId,
@@ -137,7 +137,7 @@ impl Machines {
         {
             turn.push(Effect::Replan);
         }
-        let (now, idle_grace) = (turn.now(), turn.config().idle_grace);
+        let now = turn.now();
         if !pending.is_confined() {
             return;
         }
@@ -147,7 +147,7 @@ impl Machines {
         {
             turn.push(Effect::Replan);
         }
-        if self.observer.demand_began(application, now, idle_grace) {
+        if self.observer.demand_began(application, now) {
             turn.push(Effect::Join(application));
         }
     }
@@ -286,7 +286,7 @@ impl Machines {
                         return Ok(Pumped::Nothing);
                     }
                     Start::Wait(pending) | Start::Demoted(pending) => {
-                        self.launches.wait_for_turn(place, &pending);
+                        self.launches.wait_for_turn(turn, place, &pending);
                         self.launches.look_after_rest(turn);
                         self.sessions.await_turn(id, Queued::Launch(pending))?;
                         return Ok(Pumped::Nothing);
@@ -345,6 +345,7 @@ impl Machines {
         if self.waits_for_loading(turn, &pending) {
             return Start::Wait(pending);
         }
+        self.see_urgent(turn);
         let in_turn = Place { main: pending.ticket(place.main), ..place };
         if !self.launches.may_go(turn, in_turn, is_confined) {
             return Start::Wait(pending);
@@ -408,6 +409,18 @@ impl Machines {
         if launches.others_at_work(turn, application, observer.at_work()) == 0 {
             launches.begin_turn_anew(application, turn.rest_clock());
         }
+    }
+
+    /// Notes which applications of priority `latency` are at work: others yield to them.
+    fn see_urgent(&mut self, turn: &Turn<'_>) {
+        if turn.config().rests != Rests::ByDevice {
+            return;
+        }
+        let grace = |id: ApplicationId| {
+            let account = self.observer.account(id)?;
+            Some((id, Some(account.lends_at()).filter(|_| !account.has_work())))
+        };
+        self.launches.see_urgent(self.sessions.urgent().filter_map(grace));
     }
 
     fn start_claiming(

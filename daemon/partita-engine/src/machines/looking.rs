@@ -53,7 +53,8 @@ impl Machines {
             (false, false) => config.settled_tick,
         };
         let rested = self.launches.end_of_device_rest(turn);
-        self.launches.look_again(now + pause, rested);
+        let yielded = self.launches.end_of_yielding(now);
+        self.launches.look_again(now + pause, rested.into_iter().chain(yielded).min());
     }
 
     /// Observes all launches of an application that say where their workers are.

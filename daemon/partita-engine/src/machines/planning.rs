@@ -33,8 +33,8 @@ impl Machines {
     }
 
     /// When the policy wants to look again.
-    pub(crate) fn policy_due(&self, idle_grace: Nanos) -> Option<Nanos> {
-        self.observer.policy_due(idle_grace, |id| self.is_policed(id))
+    pub(crate) fn policy_due(&self) -> Option<Nanos> {
+        self.observer.policy_due(|id| self.is_policed(id))
     }
 
     /// Whether the policy decides on an application's SMs.
@@ -63,6 +63,7 @@ impl Machines {
         for launch in self.launches.front_ids() {
             self.observe(turn, launch);
         }
+        self.bound_graces(turn);
         let now = turn.now();
         let settled = !self.handover.is_pending() && self.is_stall_followed(now);
         let policed = self.sessions.staying().filter(|(id, _)| !self.handover.is_pinned(*id));
@@ -87,6 +88,20 @@ impl Machines {
         }
     }
 
+    /// Sets for how long applications without work keep their SMs, at most.
+    fn bound_graces(&mut self, turn: &Turn<'_>) {
+        let config = turn.config();
+        for (id, application) in self.sessions.staying() {
+            let longest = match application.entitlement.priority {
+                Priority::Latency => config.urgent_grace.min(config.idle_grace),
+                Priority::Normal | Priority::Batch => config.idle_grace,
+            };
+            if let Some(account) = self.observer.account_mut(id) {
+                account.set_longest_grace(longest);
+            }
+        }
+    }
+
     /// What the policy sees of an application.
     fn seen(
         &self,
@@ -106,7 +121,7 @@ impl Machines {
             tenant: application.tenant,
             tag: application.tag.clone(),
             has_work: account.has_work(),
-            lends_at: account.lends_at(turn.config().idle_grace),
+            lends_at: account.lends_at(),
             busy: account.busy(turn.now()),
             total: Progress { ctas: account.ctas_completed(), traffic },
             in_flight,

@@ -3,10 +3,10 @@
 use super::Machines;
 use crate::Rests;
 use crate::launches::{Form, FormKind, Outlook, Pending, Place, Spec, Start};
-use crate::observer::{Expected, SHORT};
+use crate::observer::{Expected, LONGEST_SLICE, SHORT, URGENT_SLICE};
 use crate::turn::Turn;
 use partita_device::AddressRange;
-use partita_model::{Nanos, OperationId};
+use partita_model::{ApplicationId, Nanos, OperationId};
 
 impl Machines {
     /// Whether it is too early for the next slice of a launch: its session has enough on the
@@ -22,8 +22,9 @@ impl Machines {
             // It waits for others, and goes on with that.
             return false;
         }
-        let (_, time) = self.next_slice(turn, &pending.spec);
-        if self.launches.is_ahead(turn, place, time) {
+        let longest = self.longest_slice(place.application);
+        let (_, time) = self.next_slice(turn, &pending.spec, longest);
+        if self.launches.is_ahead(turn, place, (time, longest)) {
             return true;
         }
         let is_anew = pending.spec.first > 0 && turn.config().rests == Rests::Never;
@@ -48,8 +49,9 @@ impl Machines {
         mut pending: Box<Pending>,
     ) -> Start {
         let (id, name) = (pending.spec.id, pending.spec.kernel.name.clone());
-        let (ctas, time) = self.next_slice(turn, &pending.spec);
-        if self.launches.is_ahead(turn, place.0, time) {
+        let longest = self.longest_slice(place.0.application);
+        let (ctas, time) = self.next_slice(turn, &pending.spec, longest);
+        if self.launches.is_ahead(turn, place.0, (time, longest)) {
             return Start::Later(pending);
         }
         let rounds =
@@ -79,9 +81,15 @@ impl Machines {
     }
 
     /// How many of a launch's CTAs run next, and the time that they are expected to take.
-    fn next_slice(&self, turn: &Turn<'_>, spec: &Spec) -> (u64, Option<Nanos>) {
+    fn next_slice(&self, turn: &Turn<'_>, spec: &Spec, longest: Nanos) -> (u64, Option<Nanos>) {
         let places = self.places(self.handover.ledger().sms(), spec.cta);
-        let ctas = self.observer.next_slice(turn, spec, places);
+        let ctas = self.observer.next_slice(turn, spec, (places, longest));
         (ctas, self.observer.time_of_slice(spec, ctas))
+    }
+
+    /// The longest time of an application's slices of several rounds.
+    fn longest_slice(&self, application: ApplicationId) -> Nanos {
+        let is_beside_urgent = self.sessions.urgent().any(|urgent| urgent != application);
+        if is_beside_urgent { URGENT_SLICE } else { LONGEST_SLICE }
     }
 }

@@ -27,6 +27,8 @@ pub(crate) struct Account {
     idle_since: Nanos,
     /// Times without work between two launches.
     gaps: Gaps,
+    /// The longest time for which it keeps its SMs without work.
+    longest_grace: Nanos,
     /// CTAs of its largest launch of late.
     need: Need,
     /// Since when it has had such launches, if it has.
@@ -55,8 +57,13 @@ pub(crate) struct Account {
 }
 
 impl Account {
-    pub(super) fn new(now: Nanos) -> Self {
-        Account { idle_since: now, busy_since: now, ..Account::default() }
+    pub(super) fn new(now: Nanos, longest_grace: Nanos) -> Self {
+        Account { idle_since: now, busy_since: now, longest_grace, ..Account::default() }
+    }
+
+    /// Sets for how long the application keeps its SMs without work, at most.
+    pub(crate) fn set_longest_grace(&mut self, longest: Nanos) {
+        self.longest_grace = longest;
     }
 
     pub(crate) fn has_work(&self) -> bool {
@@ -81,9 +88,9 @@ impl Account {
         self.cramped = true;
     }
 
-    /// When the application lends its SMs if it stays without work; `most` bounds the grace.
-    pub(crate) fn lends_at(&self, most: Nanos) -> Nanos {
-        self.idle_since + self.gaps.grace(most)
+    /// When the application lends its SMs if it stays without work.
+    pub(crate) fn lends_at(&self) -> Nanos {
+        self.idle_since + self.gaps.grace(self.longest_grace)
     }
 
     /// SMs of a GPU with `sm_count` that its launches of late can use.
@@ -111,12 +118,11 @@ impl Account {
     }
 
     /// The application has one more launch that keeps to its partition. Whether it has to join.
-    /// `most` bounds the grace.
-    pub(super) fn demand_began(&mut self, now: Nanos, most: Nanos) -> bool {
+    pub(super) fn demand_began(&mut self, now: Nanos) -> bool {
         if self.demand == 0 {
             // The time before the first launch is no gap.
             if self.busy_before > Nanos(0) {
-                self.gaps.saw(now.saturating_sub(self.idle_since), most);
+                self.gaps.saw(now.saturating_sub(self.idle_since), self.longest_grace);
             }
             self.busy_since = now;
         }
@@ -273,7 +279,7 @@ mod tests {
 
     #[test]
     fn a_kernel_counts_as_its_launch_before_a_cta_has_ended() {
-        let mut account = Account::new(Nanos(0));
+        let mut account = Account::new(Nanos(0), Nanos(1_000_000));
         let key = |hash: &str| (Arc::from(hash), LaunchShape::new(1, Dim3::linear(32), 0));
         let launched = |ctas| Launched { warps: 1, ctas_per_sm: 1, ctas };
         account.saw_kernel(Nanos(1), &key("few"), (0.0, launched(2)));

@@ -28,8 +28,8 @@ impl Accounts {
     }
 
     /// An application has come.
-    pub(super) fn open(&mut self, id: ApplicationId, now: Nanos) {
-        self.all.entry(id).or_insert_with(|| Account::new(now));
+    pub(super) fn open(&mut self, id: ApplicationId, now: Nanos, longest_grace: Nanos) {
+        self.all.entry(id).or_insert_with(|| Account::new(now, longest_grace));
     }
 
     /// An application has left.
@@ -49,13 +49,12 @@ impl Accounts {
     }
 
     /// An application has one more launch that keeps to its partition. Whether it has to join.
-    /// `most` bounds the grace.
-    pub(super) fn demand_began(&mut self, id: ApplicationId, now: Nanos, most: Nanos) -> bool {
+    pub(super) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
         let Some(account) = self.all.get_mut(&id) else { return false };
         if !account.has_work() {
             self.at_work.insert(id);
         }
-        account.demand_began(now, most)
+        account.demand_began(now)
     }
 
     /// `launches` such launches have ended.
@@ -104,13 +103,13 @@ mod tests {
             (accounts.at_work().collect::<Vec<_>>(), active)
         };
         for id in [a, b] {
-            accounts.open(id, Nanos(0));
-            assert!(accounts.demand_began(id, Nanos(1), MOST), "it has to join");
+            accounts.open(id, Nanos(0), MOST);
+            assert!(accounts.demand_began(id, Nanos(1)), "it has to join");
         }
-        assert!(!accounts.demand_began(unknown, Nanos(1), MOST));
+        assert!(!accounts.demand_began(unknown, Nanos(1)));
         accounts.set_active(unknown, true);
         accounts.set_active(b, true);
-        assert!(!accounts.demand_began(b, Nanos(2), MOST), "it has joined");
+        assert!(!accounts.demand_began(b, Nanos(2)), "it has joined");
         assert_eq!(who(&accounts), (vec![a, b], vec![b]));
         accounts.demand_ended(b, Nanos(3), 1);
         assert_eq!(who(&accounts).0, [a, b]);
@@ -122,7 +121,7 @@ mod tests {
         accounts.forget_work(|id| id == a);
         assert_eq!(who(&accounts), (vec![], vec![]));
         assert!(accounts.get(b).is_none());
-        accounts.demand_began(a, Nanos(5), MOST);
+        accounts.demand_began(a, Nanos(5));
         accounts.set_active(a, true);
         accounts.close(a);
         assert_eq!(who(&accounts), (vec![], vec![]));

@@ -28,7 +28,7 @@ pub(crate) use account::Account;
 pub(crate) use cta_times::{TaskSize, task_size};
 pub(crate) use launch_times::{Expected, LONG, SHORT, Took};
 pub(crate) use profiling::{CountGroup, ProfileKey, count_range};
-pub(crate) use slices::LONGEST_SLICE;
+pub(crate) use slices::{LONGEST_SLICE, URGENT_SLICE};
 
 use crate::handover::ledger::Ledger;
 use crate::launches::{Count, Measured, Pending, Spec};
@@ -105,11 +105,7 @@ impl Observer {
     /// When the policy wants to look again, over the applications on which it decides: at the end
     /// of a window, or when an idle application's SMs are lent. While none of them has work there
     /// is nothing to look at.
-    pub(crate) fn policy_due(
-        &self,
-        idle_grace: Nanos,
-        is_policed: impl Fn(ApplicationId) -> bool,
-    ) -> Option<Nanos> {
+    pub(crate) fn policy_due(&self, is_policed: impl Fn(ApplicationId) -> bool) -> Option<Nanos> {
         // Few applications of a crowd have work: they are asked first.
         let is_active = |id| self.account(id).is_some_and(Account::is_active);
         if !self.at_work().any(|id| is_active(id) && is_policed(id)) {
@@ -118,7 +114,7 @@ impl Observer {
         // The policy knows only who was idle when it last looked.
         let idle = self.accounts.active().filter(|(_, account)| !account.has_work());
         let idle = idle.filter(|(id, _)| is_policed(*id));
-        let grace = idle.map(|(_, account)| account.lends_at(idle_grace)).min();
+        let grace = idle.map(|(_, account)| account.lends_at()).min();
         grace.into_iter().chain(self.policy.next_at()).min()
     }
 
@@ -128,9 +124,9 @@ impl Observer {
         self.accounts.get(id)
     }
 
-    /// An application has come.
-    pub(crate) fn open_account(&mut self, id: ApplicationId, now: Nanos) {
-        self.accounts.open(id, now);
+    /// An application has come. Without work it keeps its SMs for `longest_grace` at most.
+    pub(crate) fn open_account(&mut self, id: ApplicationId, now: Nanos, longest_grace: Nanos) {
+        self.accounts.open(id, now, longest_grace);
     }
 
     /// The account of an application that has not left.
@@ -139,14 +135,8 @@ impl Observer {
     }
 
     /// An application has one more launch that keeps to its partition. Whether it has to join.
-    /// `idle_grace` bounds its grace.
-    pub(crate) fn demand_began(
-        &mut self,
-        id: ApplicationId,
-        now: Nanos,
-        idle_grace: Nanos,
-    ) -> bool {
-        self.accounts.demand_began(id, now, idle_grace)
+    pub(crate) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
+        self.accounts.demand_began(id, now)
     }
 
     /// An application has queued a launch of `ctas` CTAs. Whether that is more than its launches
@@ -280,10 +270,16 @@ impl Observer {
     // Slices.
 
     /// The number of CTAs in the next slice of a launch; `spec` has the CTAs that are left. `round`
-    /// is the number of CTAs that the GPU holds at once. Where the answer is all CTAs, the rest of
+    /// is the number of CTAs that the GPU holds at once, `longest` the longest time of a slice of
+    /// several rounds. Where the answer is all CTAs, the rest of
     /// the launch stays in one piece.
-    pub(crate) fn next_slice(&self, turn: &Turn<'_>, spec: &Spec, round: u64) -> u64 {
-        self.slices.next(spec, round, tells_time(turn))
+    pub(crate) fn next_slice(
+        &self,
+        turn: &Turn<'_>,
+        spec: &Spec,
+        (round, longest): (u64, Nanos),
+    ) -> u64 {
+        self.slices.next(spec, round, Some(longest).filter(|_| tells_time(turn)))
     }
 
     /// The expected time of a slice with `ctas` CTAs.

@@ -19,7 +19,8 @@
 //! Others wait for slices in flight. So a slice takes no longer than [`LONGEST_SLICE`] by the last
 //! measurement, unless one round of its CTAs does. A launch that is expected to take no longer runs
 //! whole. The device does not see what a slice costs the host, so a slice takes no less than
-//! [`SHORTEST_SLICE`] once the search has ended. Where the device tells no time, slices have
+//! [`SHORTEST_SLICE`] once the search has ended. Beside an application of priority `latency` a
+//! slice takes no longer than [`URGENT_SLICE`], whatever that costs. Where the device tells no time, slices have
 //! [`ROUNDS`] rounds.
 
 use crate::launches::Spec;
@@ -30,6 +31,8 @@ use std::sync::Arc;
 /// The longest slice, where a round of CTAs is not longer. Two slices may be in flight, so others
 /// wait twice as long.
 pub(crate) const LONGEST_SLICE: Nanos = Nanos(1_000_000);
+/// The longest slice beside an application of priority `latency`.
+pub(crate) const URGENT_SLICE: Nanos = Nanos(100_000);
 /// The shortest slice. The host spends about 4 us on a slice, which is 2 % of this time.
 const SHORTEST_SLICE: Nanos = Nanos(200_000);
 /// Slices of each size that are measured.
@@ -109,15 +112,16 @@ pub(super) struct Slices(BTreeMap<Key, Search>);
 
 impl Slices {
     /// How many of a launch's CTAs, of which all of `spec` are left, run next. `round` is the
-    /// number of CTAs that the GPU holds at once.
-    pub(super) fn next(&self, spec: &Spec, round: u64, tells_time: bool) -> u64 {
+    /// number of CTAs that the GPU holds at once. Slices take no longer than `longest`; `None`
+    /// where no time is told.
+    pub(super) fn next(&self, spec: &Spec, round: u64, longest: Option<Nanos>) -> u64 {
         let (left, round) = (spec.ctas(), round.max(1));
-        let search = key(spec).and_then(|key| self.0.get(&key)).filter(|_| tells_time);
-        let size = match search {
-            None if tells_time => round,
-            None => round.saturating_mul(ROUNDS),
-            Some(search) => {
-                let most = search.latest.ctas_in(LONGEST_SLICE);
+        let search = key(spec).and_then(|key| self.0.get(&key));
+        let size = match (longest, search) {
+            (None, _) => round.saturating_mul(ROUNDS),
+            (Some(_), None) => round,
+            (Some(longest), Some(search)) => {
+                let most = search.latest.ctas_in(longest);
                 if left <= most {
                     return left;
                 }

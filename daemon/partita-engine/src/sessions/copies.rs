@@ -3,7 +3,8 @@
 //! A device carries out the copies of one direction one after the other, in the order of their
 //! submission. What is on the device therefore keeps every other copy of its direction waiting. So
 //! the device has few bytes of each direction, and fewer while several users copy ([`Bound`]).
-//! Longer copies go to the device piece by piece. [`CopyOrder`] says which copy is the next.
+//! Longer copies go to the device piece by piece. [`CopyOrder`] says which copy is the next. The
+//! applications of priority `latency` of a user count as another user.
 //!
 //! A copy takes part in the order once nothing else is before it in its stream: a copy behind a
 //! kernel would keep the copies of others waiting until the kernel has ended. Where no other user
@@ -11,13 +12,15 @@
 //! then need not wait for the host. What is early does not count in the bound.
 
 use super::Sessions;
-use super::copy_order::{CopyOrder, Rank, Standing};
+use super::copy_order::{Copier, CopyOrder, Rank, Standing};
 use super::record::{Operation, Queued, Session, Stage, Stream, Then};
 use crate::effects::Effect;
 use crate::turn::{Bug, Turn};
 use crate::{CopyPolicy, EngineConfig};
 use partita_device::{HostSpan, Work};
-use partita_model::{CudaResult, DeviceAddress, Nanos, OperationId, SessionId, StreamId, TenantId};
+use partita_model::{
+    CudaResult, DeviceAddress, Nanos, OperationId, Priority, SessionId, StreamId, TenantId,
+};
 use std::collections::BTreeMap;
 
 /// Bytes that a GPU copies in the time that a copy costs whatever its length (8 µs at the 12 GB/s
@@ -56,6 +59,8 @@ impl Bound {
     const AMONG: Bound = Bound { piece: 16 << 20, in_flight: 32 << 20 };
     /// No other user copies: a third of a millisecond. The pieces cost at most 3 % of the rate.
     const STREAMS: Bound = Bound::two_of(4 << 20);
+    /// An application of priority `latency` may copy at any moment.
+    const URGENT: Bound = Bound::two_of(1 << 20);
 
     /// While several users copy, pieces are no longer than the shortest copy that another user
     /// asked for lately. Half of the time goes to bytes where they have 128 KiB, their least. A
@@ -102,7 +107,7 @@ struct Seen {
 /// A copy, or a piece of one, that the device has.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    tenant: TenantId,
+    copier: Copier,
     stream: StreamId,
     cost: u64,
     /// The device has it although a kernel is before it.
@@ -119,20 +124,20 @@ struct Link {
     /// What is in flight, without what is early, and what is early.
     cost: u64,
     early: u64,
-    users: BTreeMap<TenantId, Seen>,
+    users: BTreeMap<Copier, Seen>,
 }
 
 impl Link {
     /// The shortest of the latest copies of other users, where others copy or did lately.
-    fn shortest_of_others(&self, own: TenantId, now: Nanos) -> Option<u64> {
+    fn shortest_of_others(&self, own: Copier, now: Nanos) -> Option<u64> {
         let others = self.users.iter().filter(|(user, _)| **user != own);
         let recent = others.filter(|(user, seen)| seen.last + RECENT > now || self.copies(**user));
         recent.map(|(_, seen)| seen.shortest.0).min()
     }
 
     /// Whether the device has copies of a user.
-    fn copies(&self, user: TenantId) -> bool {
-        self.in_flight.values().any(|flight| flight.tenant == user)
+    fn copies(&self, user: Copier) -> bool {
+        self.in_flight.values().any(|flight| flight.copier == user)
     }
 
     /// Whether copies of another stream wait or are in flight.
@@ -141,7 +146,7 @@ impl Link {
             || self.places.values().any(|(_, other)| *other != stream)
     }
 
-    fn saw(&mut self, user: TenantId, bytes: Option<u64>, now: Nanos) {
+    fn saw(&mut self, user: Copier, bytes: Option<u64>, now: Nanos) {
         let new = Seen { last: now, shortest: (u64::MAX, now) };
         let seen = self.users.entry(user).or_insert(new);
         seen.last = now;
@@ -165,7 +170,7 @@ impl Link {
             self.cost += flight.cost;
         }
         self.in_flight.insert(id, flight);
-        self.saw(flight.tenant, None, now);
+        self.saw(flight.copier, None, now);
     }
 
     /// An operation has ended. Whether it was a copy of this direction.
@@ -176,7 +181,7 @@ impl Link {
         } else {
             self.cost -= flight.cost;
         }
-        self.saw(flight.tenant, None, now);
+        self.saw(flight.copier, None, now);
         if self.in_flight.is_empty() {
             self.order.rest();
             // One look for each pause keeps the users few.
@@ -265,12 +270,12 @@ impl Sessions {
             return CopyTurn::Whole(work);
         }
         let Some(record) = self.records.get(&session) else { return CopyTurn::Whole(work) };
-        let (tenant, now) = (record.identity.tenant, turn.now());
+        let (copier, now) = (self.copier(record), turn.now());
         let target = record.streams.get(&stream);
         let is_ready = target.is_none_or(|target| self.is_copy_ready(target, way))
             && self.operations.get(&id).is_none_or(|head| !self.waits_for_another(head));
         let flight = |bytes: u64, is_early| Flight {
-            tenant,
+            copier,
             stream,
             cost: bytes.saturating_add(FIXED_BYTES),
             is_early,
@@ -281,13 +286,15 @@ impl Sessions {
             return CopyTurn::Whole(work);
         }
         let standing = self.standing((session, stream), id, (way, bytes));
-        let is_only = self.is_only_user(tenant);
+        let is_only = self.is_only_user(copier.tenant);
+        let is_beside_urgent = !copier.is_urgent && self.urgent().next().is_some();
         let link = self.copies.link_mut(way);
-        link.saw(tenant, (!link.order.is_waiting(id)).then_some(bytes), now);
-        link.order.enter(id, tenant, standing);
+        link.saw(copier, (!link.order.is_waiting(id)).then_some(bytes), now);
+        link.order.enter(id, copier, standing);
         link.places.insert(id, (session, stream));
-        let bound = match link.shortest_of_others(tenant, now) {
+        let bound = match link.shortest_of_others(copier, now) {
             Some(shortest) => Bound::beside(shortest),
+            None if is_beside_urgent => Bound::URGENT,
             None if link.has_company(stream) => Bound::STREAMS,
             None if is_only => Bound::ONLY,
             None => Bound::AMONG,
@@ -348,7 +355,7 @@ impl Sessions {
     /// order of copies.
     pub(super) fn copy_stands_anew(&mut self, (session, stream): (SessionId, StreamId)) {
         let Some(record) = self.records.get(&session) else { return };
-        let tenant = record.identity.tenant;
+        let copier = self.copier(record);
         let Some(&id) = record.streams.get(&stream).and_then(|stream| stream.queue.front()) else {
             return;
         };
@@ -359,7 +366,7 @@ impl Sessions {
         let Some(copy) = copy_of(work) else { return };
         if self.copies.link(copy.0).order.is_waiting(id) {
             let standing = self.standing((session, stream), id, copy);
-            self.copies.link_mut(copy.0).order.enter(id, tenant, standing);
+            self.copies.link_mut(copy.0).order.enter(id, copier, standing);
         }
     }
 
@@ -399,10 +406,10 @@ impl Sessions {
                 if is_ready || link.order.is_waiting(id) {
                     return false;
                 }
-                let tenant = record.identity.tenant;
+                let copier = self.copier(record);
                 let may = bytes <= EARLY_BYTES
                     && link.early + bytes + FIXED_BYTES <= EARLY_IN_FLIGHT
-                    && link.shortest_of_others(tenant, now).is_none();
+                    && link.shortest_of_others(copier, now).is_none();
                 !may
             }
             Stage::Queued(Queued::Launch(_) | Queued::Forming(_)) => {
@@ -415,6 +422,13 @@ impl Sessions {
             }
             Stage::Queued(Queued::Gate) | Stage::Starting | Stage::InFlight => false,
         }
+    }
+
+    /// As whose the copies of a session count.
+    fn copier(&self, record: &Session) -> Copier {
+        let application = self.applications.get(&record.application);
+        let is_urgent = application.is_some_and(|a| a.entitlement.priority == Priority::Latency);
+        Copier { tenant: record.identity.tenant, is_urgent }
     }
 
     fn is_only_user(&self, tenant: TenantId) -> bool {

@@ -18,6 +18,9 @@
 //! The order serves the short copy of a waiting kernel first anyway, unless its user has had more
 //! than the others.
 //!
+//! Copies of applications of priority `latency` go before those of all others, but for copies that
+//! would have ended [`LEAD`] bytes ago with turns. So these end later by that much at most.
+//!
 //! # Among the copies of a user
 //!
 //! Copies that something waits for go first ([`Rank`]), and among them the one whose stream has the
@@ -33,6 +36,16 @@ use std::collections::{BTreeMap, BTreeSet};
 const PATIENCE: u64 = 16 << 20;
 /// And so many times its own length, so that long copies wait for short ones.
 const PATIENCE_FACTOR: u64 = 4;
+
+/// Bytes of virtual time for which copies of priority `latency` may make another copy late.
+const LEAD: u64 = 16 << 20;
+
+/// As whose a copy counts: its user's, or that of the user's applications of priority `latency`.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(super) struct Copier {
+    pub(super) tenant: TenantId,
+    pub(super) is_urgent: bool,
+}
 
 /// What a user's copies are ordered by: the lowest goes first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -53,7 +66,7 @@ pub(super) struct Standing {
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Entry {
-    user: TenantId,
+    user: Copier,
     standing: Standing,
     /// What its user's copies have carried when it is due.
     deadline: u64,
@@ -114,7 +127,7 @@ pub(super) struct CopyOrder {
     /// Bytes that a user with copies would have had since the link was idle, if users took turns
     /// byte by byte.
     virtual_time: u64,
-    shares: BTreeMap<TenantId, Share>,
+    shares: BTreeMap<Copier, Share>,
     waiting: BTreeMap<OperationId, Entry>,
 }
 
@@ -125,7 +138,7 @@ impl CopyOrder {
     }
 
     /// A copy waits from now on, or something else is known of it.
-    pub(super) fn enter(&mut self, id: OperationId, user: TenantId, standing: Standing) {
+    pub(super) fn enter(&mut self, id: OperationId, user: Copier, standing: Standing) {
         let share = self.shares.entry(user).or_default();
         if share.backlog == 0 {
             share.served_to = share.served_to.max(self.virtual_time);
@@ -144,12 +157,14 @@ impl CopyOrder {
 
     /// The copy that is to begin next.
     pub(super) fn next(&self) -> Option<OperationId> {
-        let of_user = |share: &Share| {
+        let of_user = |(user, share): (&Copier, &Share)| {
             let id = share.next()?;
             let own = self.waiting.get(&id)?.standing.own;
-            Some((share.served_to.saturating_add(own), id))
+            let end = share.served_to.saturating_add(own);
+            let is_late = end.saturating_add(LEAD) <= self.virtual_time;
+            Some((!user.is_urgent && !is_late, end, id))
         };
-        self.shares.values().filter_map(of_user).min().map(|(_, id)| id)
+        self.shares.iter().filter_map(of_user).min().map(|(_, _, id)| id)
     }
 
     /// The device carries `bytes` of a copy, or all of it: then it waits no longer.
@@ -233,8 +248,12 @@ mod tests {
         Standing { rank: Rank { is_last, before: own }, own }
     }
 
-    fn enter(order: &mut CopyOrder, id: u64, user: u32, own: u64) {
-        order.enter(OperationId(id), TenantId(user), standing(own, false));
+    fn user(tenant: u32) -> Copier {
+        Copier { tenant: TenantId(tenant), is_urgent: false }
+    }
+
+    fn enter(order: &mut CopyOrder, id: u64, tenant: u32, own: u64) {
+        order.enter(OperationId(id), user(tenant), standing(own, false));
     }
 
     /// The order in which copies end that are carried whole.
@@ -253,9 +272,9 @@ mod tests {
         for (id, own) in [(1, 400), (2, 100), (3, 300)] {
             enter(&mut order, id, 1, own);
         }
-        order.enter(OperationId(4), TenantId(1), standing(10, true));
+        order.enter(OperationId(4), user(1), standing(10, true));
         // A second copy stands before the launch behind the first.
-        order.enter(OperationId(2), TenantId(1), standing(350, false));
+        order.enter(OperationId(2), user(1), standing(350, false));
         assert_eq!(all(&mut order), [3, 2, 1, 4]);
     }
 
@@ -270,6 +289,25 @@ mod tests {
         enter(&mut order, 3, 2, 500);
         enter(&mut order, 4, 3, 700);
         assert_eq!(all(&mut order), [3, 4, 1]);
+    }
+
+    /// A user's server copies again and again, and its batch program once.
+    #[test]
+    fn urgent_copies_go_first_but_starve_nobody() {
+        let mut order = CopyOrder::default();
+        let urgent = Copier { is_urgent: true, ..user(1) };
+        enter(&mut order, 1, 1, 1 << 20);
+        let mut carried = 0;
+        for id in 2..1_000 {
+            order.enter(OperationId(id), urgent, standing(1 << 20, false));
+            if order.next() == Some(OperationId(1)) {
+                break;
+            }
+            order.carry(OperationId(id), 1 << 20, true);
+            carried += 1 << 20;
+        }
+        // Both have their part until the batch program's copy would have ended.
+        assert!((LEAD..=LEAD + (4 << 20)).contains(&carried), "{carried}");
     }
 
     #[test]
@@ -316,12 +354,12 @@ mod tests {
             let end_of_arrivals = 300;
             loop {
                 while next_id < end_of_arrivals && (copies.is_empty() || random.below(3) == 0) {
-                    let user = u32::try_from(random.below(3)).expect("below three");
+                    let tenant = u32::try_from(random.below(3)).expect("below three");
                     let length = length(&mut random);
                     let id = OperationId(next_id);
                     next_id += 1;
-                    order.enter(id, TenantId(user), standing(length, random.below(4) == 0));
-                    let copy = Copy { user, length, rest: length, overtaken: 0 };
+                    order.enter(id, user(tenant), standing(length, random.below(4) == 0));
+                    let copy = Copy { user: tenant, length, rest: length, overtaken: 0 };
                     copies.insert(id, copy);
                 }
                 assert_eq!(order.len(), copies.len(), "seed {seed}");

@@ -311,6 +311,7 @@ impl Sessions {
             && application.sessions.iter().all(closing)
         {
             application.leaving = true;
+            self.settle_terms();
             turn.push(Effect::Leave(id));
         }
         true

@@ -11,7 +11,7 @@
 
 use super::Sessions;
 use crate::SessionIdentity;
-use partita_model::{ApplicationId, Entitlement, SmAmount, TenantId, Terms, TermsRule};
+use partita_model::{ApplicationId, Entitlement, Priority, SmAmount, TenantId, Terms, TermsRule};
 use std::collections::BTreeSet;
 
 /// Whom the engine refuses terms.
@@ -58,6 +58,8 @@ pub(crate) struct TermsBook {
     reserved: Vec<TermsRule>,
     /// Tenants that may ask for more than rules grant; `None`: all.
     askers: BTreeSet<Option<TenantId>>,
+    /// Applications of priority `latency`.
+    urgent: BTreeSet<ApplicationId>,
     sm_count: u16,
 }
 
@@ -190,6 +192,11 @@ impl Sessions {
         Err(TermsError::TooMany { asked, left, sm_count, holders })
     }
 
+    /// Applications of priority `latency` with a session that stays.
+    pub(crate) fn urgent(&self) -> impl Iterator<Item = ApplicationId> {
+        self.terms.urgent.iter().copied()
+    }
+
     /// Works out what each application may have.
     pub(super) fn settle_terms(&mut self) {
         let book = &self.terms;
@@ -218,5 +225,7 @@ impl Sessions {
                 ..Entitlement::of(&terms, book.sm_count)
             };
         }
+        let urgent = self.staying().filter(|(_, a)| a.entitlement.priority == Priority::Latency);
+        self.terms.urgent = urgent.map(|(id, _)| id).collect();
     }
 }

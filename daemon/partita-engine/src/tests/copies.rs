@@ -4,7 +4,7 @@ use super::requests::{Buffer, share};
 use super::world::{MEDIUM, World};
 use crate::{CloseReason, Request, StreamHandle, StreamKind};
 use partita_model::request::ArenaRange;
-use partita_model::{DeviceAddress, SessionId, TenantId};
+use partita_model::{DeviceAddress, Priority, SessionId, TenantId, Terms};
 use std::sync::Arc;
 
 const LEGACY: StreamHandle = StreamHandle::LEGACY;
@@ -57,6 +57,29 @@ impl Copier {
 
 fn greedy(world: &mut World) -> Vec<Copier> {
     (0..SESSIONS).map(|_| Copier::new(world, GREEDY, LONG)).collect()
+}
+
+/// A server of priority `latency` copies beside batch programs of its own user.
+#[test]
+fn an_urgent_copy_waits_for_two_pieces_at_most() {
+    const HUGE: u64 = 32 << 20;
+    let mut world = World::new(4);
+    let small = Copier::new(&mut world, TenantId(1000), SHORT);
+    let application = world.engine.application_reports()[0].id;
+    let terms = Terms { priority: Some(Priority::Latency), ..Terms::default() };
+    world.engine.set_terms(&mut world.device, application, terms, None).unwrap();
+    let batch = Copier::new(&mut world, TenantId(1000), HUGE);
+    small.check(&mut world);
+    world.device.copied.clear();
+    batch.to_device(&mut world);
+    let sequence = small.to_device(&mut world);
+    world.await_reply(small.session, sequence);
+    let others = world.device.copied.iter().filter(|(address, _)| *address != small.device.0);
+    let before: u64 = others.map(|(_, bytes)| bytes).sum();
+    assert!(before <= 2 << 20, "{before} bytes came before");
+    world.close(batch.session, CloseReason::Died);
+    world.close(small.session, CloseReason::Died);
+    world.finish();
 }
 
 /// However many sessions a user has, another user's copy waits for one piece of them.

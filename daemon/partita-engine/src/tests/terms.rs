@@ -1,7 +1,7 @@
 //! Terms over running kernels: minima come back, maxima hold, urgent applications do not wait.
 
-use super::world::{BRISK, World};
-use crate::{CloseReason, TermsError};
+use super::world::{ALONE, BRISK, MEDIUM, SLICED, World};
+use crate::{CloseReason, EngineConfig, Rests, TermsError};
 use partita_model::{
     ApplicationId, Nanos, Priority, SessionId, SmAmount, Terms, TermsRule, Weight,
 };
@@ -58,6 +58,89 @@ fn batch_leaves_its_sms_within_a_task_and_has_them_back() {
         world.run_for(100);
     }
     world.close(batch, CloseReason::Died);
+    world.finish();
+}
+
+/// An application of priority `latency` and one of priority `batch`, on 8 SMs.
+fn two(rests: Rests) -> (World, (SessionId, ApplicationId), (SessionId, ApplicationId)) {
+    let window = Some(partita_model::Bytes(1 << 26));
+    let mut world = World::with_config(8, EngineConfig { rests, window, ..Default::default() });
+    let (first, second) = (world.session(), world.session());
+    set(&mut world, first.1, priority(Priority::Latency));
+    set(&mut world, second.1, priority(Priority::Batch));
+    (world, first, second)
+}
+
+#[test]
+fn an_urgent_application_lends_soon() {
+    let (mut world, (urgent, first), (batch, second)) = two(Rests::Never);
+    keep_busy(&mut world, batch);
+    // Its gaps are of the kind that make others wait for a millisecond.
+    for _ in 0..4 {
+        world.start(urgent, 0, BRISK, 40);
+        assert_eq!(world.synchronize(urgent), 0);
+        let lent = until(&mut world, second, 8);
+        assert!(lent <= Nanos(80_000), "{lent:?}");
+        world.run_for(400);
+    }
+    set(&mut world, first, Terms::default());
+    world.start(urgent, 0, BRISK, 40);
+    assert_eq!(world.synchronize(urgent), 0);
+    world.run_for(400);
+    world.start(urgent, 0, BRISK, 40);
+    assert_eq!(world.synchronize(urgent), 0);
+    assert!(until(&mut world, second, 8) > Nanos(500_000), "others keep theirs for longer");
+    world.close(batch, CloseReason::Died);
+    world.finish();
+}
+
+/// CTAs of 10 us on 64 places; the launch takes 50 ms.
+const LONG_LAUNCH: u32 = 64 * 5_000;
+
+#[test]
+fn a_request_waits_for_two_short_slices_at_most() {
+    for rests in [Rests::Never, Rests::ByDevice] {
+        let (mut world, (urgent, _), (batch, _)) = two(rests);
+        world.start(batch, 0, SLICED, LONG_LAUNCH);
+        world.run_for(3_000);
+        for _ in 0..10 {
+            let asked = world.device.now;
+            world.start(urgent, 0, MEDIUM, 8);
+            assert_eq!(world.synchronize(urgent), 0);
+            let took = (world.device.now - asked) / 1_000;
+            assert!(took <= 250, "{rests:?}: {took} us");
+            world.run_for(777);
+        }
+        assert_eq!(world.synchronize(batch), 0);
+        world.finish();
+    }
+}
+
+#[test]
+fn kernels_that_run_alone_wait_while_an_urgent_application_has_work() {
+    let (mut world, (urgent, _), (batch, _)) = two(Rests::ByDevice);
+    let runs =
+        |world: &World| world.device.launched.iter().filter(|name| &***name == "alone").count();
+    // 5 ms of requests, one behind the other.
+    world.start(urgent, 0, MEDIUM, 64 * 1_000);
+    world.start(batch, 0, ALONE, 64);
+    world.run_for(4_000);
+    // A request that comes later goes first, too.
+    world.start(urgent, 0, MEDIUM, 64 * 200);
+    assert_eq!(world.synchronize(urgent), 0);
+    assert_eq!(runs(&world), 0, "it waits");
+    assert_eq!(world.synchronize(batch), 0);
+    assert_eq!(runs(&world), 1);
+    // Where requests never end, it has its turn all the same.
+    world.start(urgent, 0, MEDIUM, 64 * 200);
+    world.start(batch, 0, ALONE, 64);
+    for _ in 0..40 {
+        world.start(urgent, 0, MEDIUM, 64 * 200);
+    }
+    world.run_for(9_000);
+    assert_eq!(runs(&world), 1);
+    assert_eq!(world.synchronize(urgent), 0);
+    assert_eq!(runs(&world), 2);
     world.finish();
 }
 
