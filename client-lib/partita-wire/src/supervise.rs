@@ -295,10 +295,10 @@ impl FrameReader {
 mod tests {
     use super::*;
     use partita_model::{
-        ApplicationAccount, Bytes, ComputeCapability, DeviceKind, GpuEvent, GpuNumber, GpuReport,
-        Happening, LaunchId, Nanos, OperationId, PartitionReport, PolicyConfig, PolicyReport,
-        ResidencyChange, ResidencyKind, ResizeReason, Share, SmId, SmPart, Timekeeping, Totals,
-        TraceEntry, Usage,
+        ApplicationAccount, Bytes, ComputeCapability, DeviceKind, Entitlement, GpuEvent, GpuNumber,
+        GpuReport, Happening, LaunchId, Nanos, OperationId, PartitionReport, PolicyConfig,
+        PolicyReport, ResidencyChange, ResidencyKind, ResizeReason, Share, SmId, SmPart,
+        Timekeeping, Totals, TraceEntry, Usage,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -452,6 +452,7 @@ mod tests {
                 launches: 3,
                 ctas: 4,
                 stuck: false,
+                entitlement: Some(Entitlement { min: 4, ..Entitlement::default() }),
                 usage: Usage { progress: Some(0.5), ..Usage::default() },
             }],
             totals: Totals { resizes: [(ResizeReason::Plan, 2)].into(), ..Totals::default() },

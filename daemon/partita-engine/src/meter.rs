@@ -12,17 +12,36 @@ const FADES_AFTER: f64 = 100e6;
 #[derive(Debug, Default)]
 struct Metered {
     usage: Usage,
-    /// SMs that it has, and since when.
+    /// SMs that it has, and its minimum.
     sms: u16,
+    minimum: u16,
+    /// It has work that keeps to its SMs.
+    works: bool,
+    /// Since when all this holds.
     since: Nanos,
     /// Compared time and time alone of late.
     recent: (f64, f64),
 }
 
 impl Metered {
-    fn sm_time(&self, now: Nanos) -> u64 {
+    /// What it has had until now.
+    fn until(&self, now: Nanos) -> Usage {
         let time = now.saturating_sub(self.since).0;
-        self.usage.sm_ns.saturating_add(u64::from(self.sms).saturating_mul(time))
+        let with = |sum: u64, more: u64| sum.saturating_add(more);
+        let mut usage = self.usage;
+        usage.sm_ns = with(usage.sm_ns, u64::from(self.sms).saturating_mul(time));
+        if self.works {
+            usage.busy_ns = with(usage.busy_ns, time);
+            if self.sms < self.minimum {
+                usage.short_ns = with(usage.short_ns, time);
+            }
+        }
+        usage
+    }
+
+    /// Something else holds from now on.
+    fn change(&mut self, now: Nanos) {
+        (self.usage, self.since) = (self.until(now), now);
     }
 }
 
@@ -56,7 +75,7 @@ impl Meter {
         let Some(metered) = self.applications.get(&id) else { return Usage::default() };
         let (compared, alone) = metered.recent;
         let progress = (compared > 0.0).then(|| alone / compared);
-        Usage { sm_ns: metered.sm_time(now), progress, ..metered.usage }
+        Usage { progress, ..metered.until(now) }
     }
 
     pub(crate) fn session_came(&mut self) {
@@ -70,8 +89,25 @@ impl Meter {
     /// An application has these SMs from now on.
     pub(crate) fn granted(&mut self, id: ApplicationId, now: Nanos, sms: &SmSet) {
         let metered = self.applications.entry(id).or_default();
-        metered.usage.sm_ns = metered.sm_time(now);
-        (metered.since, metered.sms) = (now, sms.len());
+        metered.change(now);
+        metered.sms = sms.len();
+    }
+
+    /// An application has work that keeps to its SMs from now on, or none.
+    pub(crate) fn works(&mut self, id: ApplicationId, now: Nanos, works: bool) {
+        let metered = self.applications.entry(id).or_default();
+        metered.change(now);
+        metered.works = works;
+    }
+
+    /// An application is to have so many SMs when it has work.
+    pub(crate) fn promised(&mut self, id: ApplicationId, now: Nanos, minimum: u16) {
+        let known = self.applications.get(&id).map_or(0, |metered| metered.minimum);
+        if known != minimum {
+            let metered = self.applications.entry(id).or_default();
+            metered.change(now);
+            metered.minimum = minimum;
+        }
     }
 
     pub(crate) fn launched(&mut self, id: ApplicationId, timed: Timed) {
@@ -116,8 +152,8 @@ impl Meter {
     pub(crate) fn device_lost(&mut self, now: Nanos) {
         self.resizing = None;
         for metered in self.applications.values_mut() {
-            metered.usage.sm_ns = metered.sm_time(now);
-            (metered.since, metered.sms) = (now, 0);
+            metered.change(now);
+            (metered.sms, metered.works) = (0, false);
         }
     }
 }
@@ -139,6 +175,24 @@ mod tests {
         assert_eq!(meter.usage(A, Nanos(99)).sm_ns, 50);
         meter.application_left(A);
         assert_eq!(meter.usage(A, Nanos(99)), Usage::default());
+    }
+
+    #[test]
+    fn time_below_the_minimum_counts_while_there_is_work() {
+        let mut meter = Meter::default();
+        meter.promised(A, Nanos(0), 4);
+        meter.granted(A, Nanos(0), &SmSet::range(0, 2));
+        meter.works(A, Nanos(100), true);
+        meter.granted(A, Nanos(130), &SmSet::range(0, 4));
+        meter.works(A, Nanos(200), false);
+        meter.granted(A, Nanos(300), &SmSet::EMPTY);
+        let usage = meter.usage(A, Nanos(400));
+        assert_eq!((usage.busy_ns, usage.short_ns), (100, 30));
+        meter.works(A, Nanos(400), true);
+        meter.promised(A, Nanos(410), 0);
+        meter.device_lost(Nanos(420));
+        let usage = meter.usage(A, Nanos(500));
+        assert_eq!((usage.busy_ns, usage.short_ns), (120, 40));
     }
 
     #[test]

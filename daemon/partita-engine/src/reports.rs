@@ -151,6 +151,7 @@ impl Engine {
                 launches: account.map_or(0, |account| account.launches_completed()),
                 ctas: account.map_or(0, |account| account.ctas_completed()),
                 stuck: machines.launches.stuck_for(id).is_some(),
+                entitlement: Some(application.entitlement).filter(|own| !own.is_neutral()),
                 usage: self.common.meter.usage(id, now),
             }
         };

@@ -1,6 +1,6 @@
 //! Accounts: what applications have had of a GPU, as metrics tell it.
 
-use crate::{ApplicationId, Nanos, TenantId};
+use crate::{ApplicationId, Entitlement, Nanos, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -44,6 +44,9 @@ pub struct ApplicationAccount {
     pub ctas: u64,
     /// Whether a launch of it makes no progress.
     pub stuck: bool,
+    /// What it may have of the SMs; absent where nothing was said of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub entitlement: Option<Entitlement>,
     /// Counts of time and faults.
     #[serde(flatten)]
     pub usage: Usage,
@@ -66,6 +69,12 @@ pub struct Usage {
     pub progress: Option<f64>,
     /// Sessions of it that have failed.
     pub faults: u64,
+    /// Nanoseconds of device time for which it had work that keeps to its SMs.
+    #[serde(default)]
+    pub busy_ns: u64,
+    /// Those of them in which it had fewer SMs than its minimum.
+    #[serde(default)]
+    pub short_ns: u64,
 }
 
 /// Counts over all applications of a GPU since its start.

@@ -221,6 +221,7 @@ mod tests {
             launches: 0,
             ctas: 0,
             stuck: false,
+            entitlement: None,
             usage: Usage::default(),
         }
     }

@@ -287,6 +287,15 @@ impl Page {
         let metric =
             ("partition_alone", "What these would have taken alone on the whole GPU", time);
         counters(encoder, metric, of(|one| Some(one.account.usage.alone_ns * NANOS)))?;
+        let time = Some(Unit::Seconds);
+        let metric = ("partition_busy", "Time with work that keeps to its SMs", time.clone());
+        counters(encoder, metric, of(|one| Some(seconds(one.account.usage.busy_ns))))?;
+        let metric = ("partition_short", "That in which it had fewer SMs than its minimum", time);
+        counters(encoder, metric, of(|one| Some(seconds(one.account.usage.short_ns))))?;
+        let metric = ("partition_minimum_sms", "SMs that it has whenever it has work", None);
+        gauges(encoder, metric, of(|one| Some(one.account.entitlement?.min.into())))?;
+        let metric = ("partition_maximum_sms", "SMs that it has at most", None);
+        gauges(encoder, metric, of(|one| Some(one.account.entitlement?.max.into())))?;
         let metric = ("partition_faults", "Sessions of it that have failed", None);
         counters(encoder, metric, of(|one| Some(as_float(one.account.usage.faults))))
     }
@@ -328,7 +337,7 @@ fn reason_text(reason: ResizeReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{ApplicationId, Bytes, Nanos, TenantId, Totals, Usage};
+    use partita_model::{ApplicationId, Bytes, Entitlement, Nanos, TenantId, Totals, Usage};
     use std::collections::BTreeSet;
 
     const DASHBOARD: &str = include_str!("../../../docs/grafana/partita.json");
@@ -349,7 +358,14 @@ mod tests {
             launches: 7,
             ctas: 70,
             stuck: false,
-            usage: Usage { sm_ns: 1_500_000_000, progress, ..Usage::default() },
+            entitlement: Some(Entitlement { min: 8, max: 16, ..Entitlement::default() }),
+            usage: Usage {
+                sm_ns: 1_500_000_000,
+                progress,
+                busy_ns: 2_000_000_000,
+                short_ns: 500_000_000,
+                ..Usage::default()
+            },
         };
         let accounts = AccountsReport {
             time: Nanos(2_000_000_000),
@@ -371,6 +387,10 @@ mod tests {
             &format!("partita_partition_sms{labels} 12.0"),
             &format!("partita_partition_sm_seconds_total{labels} 1.5"),
             &format!("partita_partition_progress_ratio{labels} 0.5"),
+            &format!("partita_partition_busy_seconds_total{labels} 2.0"),
+            &format!("partita_partition_short_seconds_total{labels} 0.5"),
+            &format!("partita_partition_minimum_sms{labels} 8.0"),
+            &format!("partita_partition_maximum_sms{labels} 16.0"),
             &format!("partita_memory_used_bytes{labels} 4096.0"),
             &format!("partita_memory_limit_bytes{labels} 1073741824.0"),
             r#"partita_system_throughput_ratio{gpu="0",uuid=""} 0.5"#,

@@ -5,6 +5,7 @@ use super::state::{Column, Mode, Top};
 use crate::gantt::letter;
 use crate::status::class;
 use crate::table::{bytes, nanos, printable};
+use crate::terms::in_short;
 use crate::watch::speeds::Row;
 use partita_model::{ApplicationId, GpuStatus, SmId};
 use ratatui::Frame;
@@ -64,8 +65,9 @@ pub fn draw(frame: &mut Frame<'_>, top: &Top, colour: bool) {
     let map = map(status, area.width, &paint);
     let map_lines = u16::try_from(map.len()).unwrap_or(u16::MAX).min(area.height / 4);
     let decisions = (area.height / 3).min(DECISION_LINES);
+    let head = head(status, gpus, top, &paint);
     let parts = [
-        Constraint::Length(3),
+        Constraint::Length(u16::try_from(head.len()).unwrap_or(u16::MAX)),
         Constraint::Length(map_lines),
         Constraint::Min(3),
         Constraint::Length(decisions),
@@ -73,7 +75,7 @@ pub fn draw(frame: &mut Frame<'_>, top: &Top, colour: bool) {
     ];
     let [head_area, map_area, table_area, decision_area, last_area] =
         Layout::vertical(parts).areas(area);
-    frame.render_widget(Paragraph::new(head(status, gpus, top, &paint)), head_area);
+    frame.render_widget(Paragraph::new(head), head_area);
     frame.render_widget(Paragraph::new(map), map_area);
     if top.mode == Mode::Help {
         frame.render_widget(Clear, area);
@@ -113,7 +115,7 @@ fn index(id: ApplicationId, status: &GpuStatus) -> usize {
     status.applications.iter().position(|application| application.id == id).unwrap_or(0)
 }
 
-/// The GPU, its memory, its faults.
+/// The GPU, its memory, its faults, and terms where anything was said of anybody.
 fn head(status: &GpuStatus, gpus: usize, top: &Top, paint: &Paint) -> Vec<Line<'static>> {
     let gpu = &status.gpu;
     let which =
@@ -142,7 +144,23 @@ fn head(status: &GpuStatus, gpus: usize, top: &Top, paint: &Paint) -> Vec<Line<'
     } else {
         Line::styled(faults.join("; "), paint.fault())
     };
-    vec![Line::styled(first, Paint::heading()), memory.into(), faults]
+    let mut lines = vec![Line::styled(first, Paint::heading()), memory.into(), faults];
+    lines.extend(terms(status));
+    lines
+}
+
+/// What each application may have of the SMs, and what it has where that is less.
+fn terms(status: &GpuStatus) -> Option<Line<'static>> {
+    let said = status.applications.iter().filter_map(|application| {
+        let entitlement = application.entitlement.as_ref()?;
+        let own = status.partitions.iter().find(|one| one.application == application.id);
+        let sms = own.map_or(0, |partition| partition.sms.len());
+        let sign = letter(index(application.id, status));
+        let has = if sms < entitlement.min { format!(" (has {sms})") } else { String::new() };
+        Some(format!("{sign} {}{has}", in_short(entitlement)))
+    });
+    let said: Vec<String> = said.collect();
+    (!said.is_empty()).then(|| Line::from(format!("terms {}", said.join("; "))))
 }
 
 fn faults(status: &GpuStatus, top: &Top) -> Vec<String> {
@@ -351,6 +369,7 @@ fn last_line(top: &Top, paint: &Paint) -> Line<'static> {
 mod tests {
     use super::*;
     use crate::watch::samples;
+    use partita_model::{Entitlement, Priority};
     use ratatui::Terminal;
     use ratatui::backend::TestBackend;
     use ratatui::crossterm::event::{KeyCode, KeyEvent};
@@ -395,6 +414,21 @@ mod tests {
         has(&lines, &[">a 1", "poly", "1000", "compute", "12*", "[|||  ]  60%", "50%", "runs"]);
         has(&lines, &[" b 2", "triad", "memory", "8 ", "not known", "4.0 KiB", "idle"]);
         has(&lines, &["Decision 8 of cd-search"]);
+        has(&lines, &["q quit"]);
+    }
+
+    #[test]
+    fn terms_have_a_line() {
+        let mut report = samples::report();
+        let mut top = Top::new();
+        top.absorb(Ok(report.clone()));
+        assert!(!text(&top, (80, 24)).iter().any(|line| line.starts_with("terms")));
+        let latency = Entitlement { priority: Priority::Latency, ..Entitlement::default() };
+        report.applications[0].entitlement = Some(Entitlement { min: 8, ..latency });
+        report.applications[1].entitlement = Some(Entitlement { min: 9, max: 12, ..latency });
+        top.absorb(Ok(report));
+        let lines = text(&top, (80, 24));
+        has(&lines, &["terms a 8+ SMs, latency; b 9-12 SMs, latency (has 8)"]);
         has(&lines, &["q quit"]);
     }
 

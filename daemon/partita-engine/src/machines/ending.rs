@@ -113,7 +113,7 @@ impl Machines {
             account.launch_completed();
         }
         if over.is_confined {
-            self.observer.demand_ended(application, turn.now(), 1);
+            self.observer.demand_ended(turn, application, 1);
         }
         self.finish(turn, id)
     }
@@ -223,7 +223,7 @@ impl Machines {
         // The session may have gone.
         let Some(dropped) = self.sessions.drop_queued(turn, session) else { return };
         self.launches.forget_queued(session);
-        self.observer.demand_ended(dropped.application, turn.now(), dropped.confined);
+        self.observer.demand_ended(turn, dropped.application, dropped.confined);
         self.launches.cancel(turn, session);
     }
 

@@ -147,7 +147,7 @@ impl Machines {
         {
             turn.push(Effect::Replan);
         }
-        if self.observer.demand_began(application, now) {
+        if self.observer.demand_began(turn, application) {
             turn.push(Effect::Join(application));
         }
     }
@@ -393,7 +393,7 @@ impl Machines {
             }
             // It has kept its application's demand up until now.
             Start::Failed | Start::Demoted(_) => {
-                self.observer.demand_ended(place.application, turn.now(), 1);
+                self.observer.demand_ended(turn, place.application, 1);
                 start
             }
             Start::Wait(_) | Start::Later(_) | Start::Part(_) => start,

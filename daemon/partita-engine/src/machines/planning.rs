@@ -63,7 +63,7 @@ impl Machines {
         for launch in self.launches.front_ids() {
             self.observe(turn, launch);
         }
-        self.bound_graces(turn);
+        self.apply_terms(turn);
         let now = turn.now();
         let settled = !self.handover.is_pending() && self.is_stall_followed(now);
         let policed = self.sessions.staying().filter(|(id, _)| !self.handover.is_pinned(*id));
@@ -88,14 +88,17 @@ impl Machines {
         }
     }
 
-    /// Sets for how long applications without work keep their SMs, at most.
-    fn bound_graces(&mut self, turn: &Turn<'_>) {
-        let config = turn.config();
+    /// Sets for how long applications without work keep their SMs, at most, and what the meter
+    /// holds their SMs against.
+    fn apply_terms(&mut self, turn: &mut Turn<'_>) {
+        let now = turn.now();
         for (id, application) in self.sessions.staying() {
+            let config = turn.config();
             let longest = match application.entitlement.priority {
                 Priority::Latency => config.urgent_grace.min(config.idle_grace),
                 Priority::Normal | Priority::Batch => config.idle_grace,
             };
+            turn.common.meter.promised(id, now, application.entitlement.min);
             if let Some(account) = self.observer.account_mut(id) {
                 account.set_longest_grace(longest);
             }

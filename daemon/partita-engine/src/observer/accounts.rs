@@ -48,22 +48,22 @@ impl Accounts {
         self.active.iter().filter_map(|&id| Some((id, self.all.get(&id)?)))
     }
 
-    /// An application has one more launch that keeps to its partition. Whether it has to join.
-    pub(super) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
-        let Some(account) = self.all.get_mut(&id) else { return false };
-        if !account.has_work() {
+    /// An application has one more launch that keeps to its partition. Whether it has to join, and
+    /// whether it had none.
+    pub(super) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> (bool, bool) {
+        let Some(account) = self.all.get_mut(&id) else { return (false, false) };
+        let was_idle = !account.has_work();
+        if was_idle {
             self.at_work.insert(id);
         }
-        account.demand_began(now)
+        (account.demand_began(now), was_idle)
     }
 
-    /// `launches` such launches have ended.
-    pub(super) fn demand_ended(&mut self, id: ApplicationId, now: Nanos, launches: usize) {
-        let Some(account) = self.all.get_mut(&id) else { return };
+    /// `launches` such launches have ended. Whether they were the last.
+    pub(super) fn demand_ended(&mut self, id: ApplicationId, now: Nanos, launches: usize) -> bool {
+        let Some(account) = self.all.get_mut(&id) else { return false };
         account.demand_ended(now, launches);
-        if !account.has_work() {
-            self.at_work.remove(&id);
-        }
+        !account.has_work() && self.at_work.remove(&id)
     }
 
     /// The application takes part in sharing from now on, or no longer.
@@ -104,16 +104,17 @@ mod tests {
         };
         for id in [a, b] {
             accounts.open(id, Nanos(0), MOST);
-            assert!(accounts.demand_began(id, Nanos(1)), "it has to join");
+            assert_eq!(accounts.demand_began(id, Nanos(1)), (true, true), "it has to join");
         }
-        assert!(!accounts.demand_began(unknown, Nanos(1)));
+        assert_eq!(accounts.demand_began(unknown, Nanos(1)), (false, false));
         accounts.set_active(unknown, true);
         accounts.set_active(b, true);
-        assert!(!accounts.demand_began(b, Nanos(2)), "it has joined");
+        assert_eq!(accounts.demand_began(b, Nanos(2)), (false, false), "it has joined");
         assert_eq!(who(&accounts), (vec![a, b], vec![b]));
-        accounts.demand_ended(b, Nanos(3), 1);
+        assert!(!accounts.demand_ended(b, Nanos(3), 1));
         assert_eq!(who(&accounts).0, [a, b]);
-        accounts.demand_ended(b, Nanos(4), 1);
+        assert!(accounts.demand_ended(b, Nanos(4), 1));
+        assert!(!accounts.demand_ended(b, Nanos(4), 0), "it had none");
         assert_eq!(who(&accounts), (vec![a], vec![b]));
         accounts.set_active(a, true);
         accounts.set_active(b, false);

@@ -135,8 +135,13 @@ impl Observer {
     }
 
     /// An application has one more launch that keeps to its partition. Whether it has to join.
-    pub(crate) fn demand_began(&mut self, id: ApplicationId, now: Nanos) -> bool {
-        self.accounts.demand_began(id, now)
+    pub(crate) fn demand_began(&mut self, turn: &mut Turn<'_>, id: ApplicationId) -> bool {
+        let now = turn.now();
+        let (has_to_join, was_idle) = self.accounts.demand_began(id, now);
+        if was_idle {
+            turn.common.meter.works(id, now, true);
+        }
+        has_to_join
     }
 
     /// An application has queued a launch of `ctas` CTAs. Whether that is more than its launches
@@ -146,8 +151,11 @@ impl Observer {
     }
 
     /// `launches` such launches have ended.
-    pub(crate) fn demand_ended(&mut self, id: ApplicationId, now: Nanos, launches: usize) {
-        self.accounts.demand_ended(id, now, launches);
+    pub(crate) fn demand_ended(&mut self, turn: &mut Turn<'_>, id: ApplicationId, launches: usize) {
+        let now = turn.now();
+        if self.accounts.demand_ended(id, now, launches) {
+            turn.common.meter.works(id, now, false);
+        }
     }
 
     /// The application takes part in sharing from now on, or no longer.
