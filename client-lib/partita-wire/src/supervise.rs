@@ -295,10 +295,10 @@ impl FrameReader {
 mod tests {
     use super::*;
     use partita_model::{
-        ApplicationAccount, Bytes, ComputeCapability, DeviceKind, Entitlement, GpuEvent, GpuNumber,
-        GpuReport, Happening, LaunchId, Nanos, OperationId, PartitionReport, PolicyConfig,
-        PolicyReport, ResidencyChange, ResidencyKind, ResizeReason, Share, SmId, SmPart,
-        Timekeeping, Totals, TraceEntry, Usage,
+        ApplicationAccount, Bytes, ComputeCapability, CopyKind, DeviceKind, Entitlement, GpuEvent,
+        GpuNumber, GpuReport, Happening, LaunchId, Nanos, OperationId, PartitionReport,
+        PolicyConfig, PolicyReport, ResidencyChange, ResidencyKind, ResizeReason, Share, SmId,
+        SmPart, StreamId, Timekeeping, Totals, TraceEntry, TracedCopy, Usage,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -465,6 +465,17 @@ mod tests {
                 timekeeping: Timekeeping::Off,
                 entries: vec![residency, resize],
                 dropped: 1,
+                copies: vec![TracedCopy {
+                    application: ApplicationId(2),
+                    session: SessionId(3),
+                    stream: StreamId(4),
+                    operation: OperationId(5),
+                    kind: CopyKind::DeviceToHost,
+                    bytes: 1 << 40,
+                    start: Nanos(6),
+                    end: Nanos(7),
+                }],
+                dropped_copies: 2,
             }),
             Answer::Status(Box::new(status)),
             Answer::Refused {
@@ -483,6 +494,37 @@ mod tests {
                 terms: Terms::default(),
             },
         });
+    }
+
+    /// A `partita-gpu` from before copies were traced tells none, and a `partitad` from before them
+    /// leaves them out: both read the other's trace.
+    #[test]
+    fn traces_with_and_without_copies_are_read() {
+        let old = r#"{"timekeeping":"off","entries":[],"dropped":3}"#;
+        let read: TraceReport = serde_json::from_str(old).unwrap();
+        let empty = TraceReport { dropped: 3, ..TraceReport::new(Timekeeping::Off, Vec::new()) };
+        assert_eq!(read, empty);
+
+        /// `TraceReport` as it was.
+        #[derive(Deserialize)]
+        struct Before {
+            entries: Vec<TraceEntry>,
+            dropped: u64,
+        }
+        let copy = TracedCopy {
+            application: ApplicationId(2),
+            session: SessionId(3),
+            stream: StreamId(4),
+            operation: OperationId(5),
+            kind: CopyKind::Fill,
+            bytes: 4,
+            start: Nanos(6),
+            end: Nanos(7),
+        };
+        let new = TraceReport { copies: vec![copy], ..empty };
+        let Before { entries, dropped } =
+            serde_json::from_str(&serde_json::to_string(&new).unwrap()).unwrap();
+        assert_eq!((entries.len(), dropped), (0, 3));
     }
 
     #[test]

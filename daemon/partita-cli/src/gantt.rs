@@ -3,14 +3,14 @@
 //! A column shows the application whose CTAs were resident on the SM for the longest part of the
 //! slice. A capital letter means that another application had a CTA there in the same slice; `.`
 //! means that the SM was empty. A border that moved is a change of letters, and an SM that was
-//! shared, if only at a border, stands out.
+//! shared, if only at a border, stands out. Copies have a line for each kind, in the same letters.
 
 use crate::table::nanos;
 use crate::trace::time_of;
 use partita_model::{
-    ApplicationId, ResidencyKind, SmId, SmSet, Timekeeping, TraceEntry, TraceReport,
+    ApplicationId, CopyKind, ResidencyKind, SmId, Timekeeping, TraceEntry, TraceReport,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 const LETTERS: &str = "abcdefghijklmnopqrstuvwxyz";
@@ -26,10 +26,31 @@ pub struct Frame {
     pub to: Option<u64>,
 }
 
-/// A stretch of time in which an application had at least one CTA resident on an SM.
+/// A line of the picture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Row {
+    Sm(SmId),
+    Copies(CopyKind),
+}
+
+impl Row {
+    /// What stands before the line, in at most six letters.
+    fn label(self) -> String {
+        match self {
+            Row::Sm(sm) => sm.to_string(),
+            Row::Copies(CopyKind::HostToDevice) => "H->D".into(),
+            Row::Copies(CopyKind::DeviceToHost) => "D->H".into(),
+            Row::Copies(CopyKind::DeviceToDevice) => "D->D".into(),
+            Row::Copies(CopyKind::Fill) => "fill".into(),
+        }
+    }
+}
+
+/// A stretch of time in which an application had at least one CTA resident on an SM, or a copy
+/// under way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Stretch {
-    sm: SmId,
+    row: Row,
     application: ApplicationId,
     start: u64,
     end: u64,
@@ -37,8 +58,7 @@ struct Stretch {
 
 /// Draws a trace.
 pub fn render(report: &TraceReport, frame: Frame) -> String {
-    let times = report.entries.iter().map(time_of);
-    let (Some(first), Some(last)) = (times.clone().min(), times.max()) else {
+    let Some((first, last)) = span_of(report) else {
         return "The trace is empty: no kernel has run yet.\n".into();
     };
     let from = frame.from.unwrap_or(first).min(u64::MAX - 1);
@@ -49,7 +69,13 @@ pub fn render(report: &TraceReport, frame: Frame) -> String {
         usize::try_from((to - from).div_ceil(slice)).unwrap_or(usize::from(frame.columns));
     let scale = Scale { from, to, slice, columns };
 
-    let stretches = stretches(&report.entries, last.saturating_add(1));
+    let mut stretches = stretches(&report.entries, last.saturating_add(1));
+    stretches.extend(report.copies.iter().map(|copy| Stretch {
+        row: Row::Copies(copy.kind),
+        application: copy.application,
+        start: copy.start.0,
+        end: copy.end.0,
+    }));
     let mut applications: Vec<ApplicationId> =
         stretches.iter().map(|stretch| stretch.application).collect();
     applications.sort_unstable();
@@ -77,9 +103,25 @@ pub fn render(report: &TraceReport, frame: Frame) -> String {
     if report.dropped > 0 {
         let _ = writeln!(text, "{} older entries were dropped", report.dropped);
     }
+    if report.dropped_copies > 0 {
+        let _ = writeln!(text, "{} older copies were dropped", report.dropped_copies);
+    }
     resizes(&mut text, &report.entries, &scale);
     rows(&mut text, &stretches, &applications, &scale);
     text
+}
+
+/// The first and the last moment of a trace. Copies from before the first of the CTAs that were
+/// not dropped do not count: the lines of SMs would look idle there.
+fn span_of(report: &TraceReport) -> Option<(u64, u64)> {
+    let entries = report.entries.iter().map(time_of);
+    let starts = report.copies.iter().map(|copy| copy.start.0);
+    let first = match entries.clone().min() {
+        Some(first) if report.dropped > 0 => first,
+        first => first.into_iter().chain(starts).min()?,
+    };
+    let last = entries.chain(report.copies.iter().map(|copy| copy.end.0)).max()?;
+    Some((first, last.max(first)))
 }
 
 struct Scale {
@@ -120,7 +162,7 @@ fn stretches(entries: &[TraceEntry], now: u64) -> Vec<Stretch> {
                 *count -= 1;
                 if *count == 0 {
                     stretches.push(Stretch {
-                        sm: key.0,
+                        row: Row::Sm(key.0),
                         application: key.1,
                         start: *start,
                         end: change.time.0,
@@ -132,7 +174,7 @@ fn stretches(entries: &[TraceEntry], now: u64) -> Vec<Stretch> {
     }
     let open = residents.into_iter();
     stretches.extend(open.map(|((sm, application), (_, start))| Stretch {
-        sm,
+        row: Row::Sm(sm),
         application,
         start,
         end: now,
@@ -155,14 +197,14 @@ fn resizes(text: &mut String, entries: &[TraceEntry], scale: &Scale) {
 }
 
 fn rows(text: &mut String, stretches: &[Stretch], applications: &[ApplicationId], scale: &Scale) {
-    let sms: SmSet = stretches.iter().map(|stretch| stretch.sm).collect();
-    for sm in sms.iter() {
+    let rows: BTreeSet<Row> = stretches.iter().map(|stretch| stretch.row).collect();
+    for row in rows {
         let mut cells: Vec<BTreeMap<ApplicationId, u64>> = vec![BTreeMap::new(); scale.columns];
-        for stretch in stretches.iter().filter(|stretch| stretch.sm == sm) {
+        for stretch in stretches.iter().filter(|stretch| stretch.row == row) {
             fill(&mut cells, stretch, scale);
         }
         let line: String = cells.iter().map(|cell| cell_letter(cell, applications)).collect();
-        let _ = writeln!(text, "{:>6} {line}", sm.to_string());
+        let _ = writeln!(text, "{:>6} {line}", row.label());
     }
 }
 
@@ -192,7 +234,9 @@ fn cell_letter(cell: &BTreeMap<ApplicationId, u64>, applications: &[ApplicationI
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{LaunchId, Nanos, OperationId, ResidencyChange};
+    use partita_model::{
+        LaunchId, Nanos, OperationId, ResidencyChange, SessionId, SmSet, StreamId, TracedCopy,
+    };
 
     fn residency(time: u64, sm: u16, application: u32, kind: ResidencyKind) -> TraceEntry {
         let change =
@@ -213,7 +257,7 @@ mod tests {
     }
 
     fn draw(entries: Vec<TraceEntry>, columns: u16, from: Option<u64>, to: Option<u64>) -> String {
-        let report = TraceReport { timekeeping: Timekeeping::Simulated, entries, dropped: 0 };
+        let report = TraceReport::new(Timekeeping::Simulated, entries);
         render(&report, Frame { columns, from, to })
     }
 
@@ -263,9 +307,44 @@ b = application 2
     }
 
     #[test]
+    fn copies_have_lines_of_their_own() {
+        let copy = |application, kind, start, end| TracedCopy {
+            application: ApplicationId(application),
+            session: SessionId(1),
+            stream: StreamId(1),
+            operation: OperationId(1),
+            kind,
+            bytes: 1,
+            start: Nanos(start),
+            end: Nanos(end),
+        };
+        let mut report = TraceReport::new(Timekeeping::Simulated, Vec::new());
+        report.copies = vec![copy(2, CopyKind::HostToDevice, 10, 19)];
+        let frame = Frame { columns: 10, from: None, to: None };
+        let text = render(&report, frame);
+        assert!(text.ends_with("a = application 2\n  H->D aaaaaaaaa.\n"), "{text}");
+        report.entries = vec![start(20, 0, 1), exit(39, 0, 1)];
+        report.copies.push(copy(2, CopyKind::Fill, 30, 34));
+        report.copies.push(copy(1, CopyKind::DeviceToHost, 40, 49));
+        let text = render(&report, Frame { columns: 20, ..frame });
+        let rows = "\
+  SM 0 .....aaaaaaaaaa.....
+  H->D bbbbb...............
+  D->H ...............aaaaa
+  fill ..........bb........
+";
+        assert!(text.ends_with(rows), "{text}");
+        // What was before the oldest CTA that is left is not known.
+        (report.dropped, report.dropped_copies) = (7, 8);
+        let text = render(&report, Frame { columns: 20, ..frame });
+        assert!(text.starts_with("device time 20 ns to 50 ns"), "{text}");
+        assert!(text.contains("7 older entries") && text.contains("8 older copies"), "{text}");
+    }
+
+    #[test]
     fn that_time_is_not_kept_is_said() {
         let entries = vec![start(5, 3, 1), exit(5, 3, 1)];
-        let report = TraceReport { timekeeping: Timekeeping::Off, entries, dropped: 0 };
+        let report = TraceReport::new(Timekeeping::Off, entries);
         let text = render(&report, Frame { columns: 10, from: None, to: None });
         assert!(text.lines().nth(1).unwrap().contains("timing=off"), "{text}");
     }

@@ -72,8 +72,9 @@ pub use policy::{
 pub use profile::{CacheShape, Counts, KernelProfile, LaunchShape, LlcUse};
 pub use range::AddressRange;
 pub use report::{
-    ApplicationReport, GpuReport, GpuStatus, KernelReport, LaunchSize, OtherUsers, PartitionReport,
-    PolicyReport, ResidencyChange, ResidencyKind, StatusReport, TraceEntry, TraceReport,
+    ApplicationReport, CopyKind, GpuReport, GpuStatus, KernelReport, LaunchSize, OtherUsers,
+    PartitionReport, PolicyReport, ResidencyChange, ResidencyKind, StatusReport, TraceEntry,
+    TraceReport, TracedCopy,
 };
 pub use request::ParamLayout;
 pub use reservation::{Reservation, ReservationRequest};

@@ -3,9 +3,10 @@
 use crate::{
     ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, Entitlement,
     GpuNumber, HostTime, KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId,
-    Sharing, SmId, SmPart, SmSet, TenantId, Timekeeping,
+    Sharing, SmId, SmPart, SmSet, StreamId, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
+use std::fmt;
 
 /// `GET /v1/status`.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -243,7 +244,7 @@ pub struct PartitionReport {
     pub part: Option<SmPart>,
 }
 
-/// `GET /v1/trace`: residency of CTAs on SMs, and moves of borders.
+/// `GET /v1/trace`: residency of CTAs on SMs, moves of borders, and copies.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct TraceReport {
@@ -253,6 +254,77 @@ pub struct TraceReport {
     pub entries: Vec<TraceEntry>,
     /// Entries that were dropped because the buffer was full, oldest first.
     pub dropped: u64,
+    /// Copies in order of their ends. A daemon from before them tells none.
+    #[serde(default)]
+    pub copies: Vec<TracedCopy>,
+    /// Copies that were dropped because their buffer was full, oldest first.
+    #[serde(default)]
+    pub dropped_copies: u64,
+}
+
+impl TraceReport {
+    /// A trace without copies of which nothing was dropped.
+    #[must_use]
+    pub fn new(timekeeping: Timekeeping, entries: Vec<TraceEntry>) -> TraceReport {
+        TraceReport { timekeeping, entries, dropped: 0, copies: Vec::new(), dropped_copies: 0 }
+    }
+}
+
+/// A copy or fill that has ended.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TracedCopy {
+    /// The application.
+    pub application: ApplicationId,
+    /// The session.
+    pub session: SessionId,
+    /// The stream. The ids of all sessions differ.
+    pub stream: StreamId,
+    /// The operation. Pieces of one copy have the same, and are entries of their own where other
+    /// copies came between.
+    pub operation: OperationId,
+    /// From where to where.
+    pub kind: CopyKind,
+    /// Length in bytes.
+    pub bytes: u64,
+    /// Device time of the beginning: the latest of three moments. The device got the copy, the
+    /// operation before it in its stream ended, and, for a copy to or from the host, the copy
+    /// before it in its direction ended.
+    pub start: Nanos,
+    /// Device time of the end.
+    pub end: Nanos,
+}
+
+/// From where to where a copy goes.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CopyKind {
+    /// From the host to the device.
+    HostToDevice,
+    /// From the device to the host.
+    DeviceToHost,
+    /// Inside the device.
+    DeviceToDevice,
+    /// A value that is written to device memory.
+    Fill,
+}
+
+impl CopyKind {
+    /// All kinds, in the order in which pictures show them.
+    pub const ALL: [CopyKind; 4] =
+        [CopyKind::HostToDevice, CopyKind::DeviceToHost, CopyKind::DeviceToDevice, CopyKind::Fill];
+}
+
+impl fmt::Display for CopyKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CopyKind::HostToDevice => "host to device",
+            CopyKind::DeviceToHost => "device to host",
+            CopyKind::DeviceToDevice => "device to device",
+            CopyKind::Fill => "fill",
+        })
+    }
 }
 
 /// One line of a trace.

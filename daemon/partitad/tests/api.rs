@@ -139,9 +139,8 @@ fn answer(ask: Ask) -> Option<Answer> {
         Ask::Heartbeat | Ask::End | Ask::EndWhenIdle => Answer::Done,
         Ask::Status => Answer::Status(Box::new(status_report())),
         Ask::Trace(_) => Answer::Trace(TraceReport {
-            timekeeping: Timekeeping::Simulated,
-            entries: Vec::new(),
             dropped: 3,
+            ..TraceReport::new(Timekeeping::Simulated, Vec::new())
         }),
         Ask::Accounts => Answer::Accounts(Box::new(accounts())),
         Ask::Events { after } => Answer::Events(events(after)),
@@ -305,7 +304,11 @@ async fn reading() {
     let answer = server.ask("GET /v1/trace", "").await;
     assert_eq!(
         (answer.status, answer.body),
-        (200, json!({"timekeeping": "simulated", "entries": [], "dropped": 3}))
+        (
+            200,
+            json!({"timekeeping": "simulated", "entries": [], "dropped": 3, "copies": [],
+                "dropped_copies": 0})
+        )
     );
 }
 

@@ -3,7 +3,7 @@
 use partita_e2e::daemon::Daemon;
 use partita_e2e::held::Held;
 use partita_e2e::{binaries, fatbin, toolchain};
-use partita_model::{Nanos, Sharing, Timekeeping, TraceEntry};
+use partita_model::{CopyKind, Nanos, Sharing, Timekeeping, TraceEntry};
 use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -109,6 +109,43 @@ fn kernels_run_as_they_are_under_the_baselines() {
         let told = text(&output(&mut daemon.partita(&["status"])).stdout);
         assert!(told.contains("hardware"), "{told}");
     }
+}
+
+/// The trace has what a program copies, and the file for Perfetto has the same.
+#[test]
+fn the_trace_has_the_copies_of_a_program() {
+    let daemon = Daemon::start("emu:cd-search-24");
+    let program = toolchain::program("vecAdd");
+    expect_success(&output(daemon.run(&program).arg("100000")), &["PASSED"]);
+    let trace = daemon.trace();
+    let of = |kind| trace.copies.iter().filter(move |copy| copy.kind == kind);
+    let bytes = |kind| of(kind).map(|copy| copy.bytes).sum::<u64>();
+    assert_eq!(bytes(CopyKind::HostToDevice), 2 * 400_000);
+    assert_eq!(bytes(CopyKind::DeviceToHost), 400_000);
+    // Copies to the device, CTAs, copies to the host.
+    let ctas = trace.entries.iter().filter_map(|entry| match entry {
+        TraceEntry::Residency { change, .. } => Some(change.time),
+        TraceEntry::Resize { .. } => None,
+    });
+    let (first, last) = (ctas.clone().min().expect("CTAs"), ctas.max().expect("CTAs"));
+    assert!(of(CopyKind::HostToDevice).all(|copy| copy.end <= first), "{:#?}", trace.copies);
+    assert!(of(CopyKind::DeviceToHost).all(|copy| copy.start >= last), "{:#?}", trace.copies);
+    // 12 GB/s and 8 us a copy (`partita-emu`): nothing is faster than that.
+    for copy in &trace.copies {
+        assert!(copy.end.0 - copy.start.0 >= copy.bytes / 12, "{copy:?}");
+    }
+    for pair in of(CopyKind::HostToDevice).collect::<Vec<_>>().windows(2) {
+        assert!(pair[0].end <= pair[1].start, "{pair:?}");
+    }
+
+    let written = output(&mut daemon.partita(&["trace", "--perfetto", "-"]));
+    assert!(written.status.success(), "{}", text(&written.stderr));
+    let file: serde_json::Value = serde_json::from_slice(&written.stdout).expect("JSON");
+    let events = file["traceEvents"].as_array().expect("events");
+    let begun = events.iter().filter(|event| event["cat"] == "copy" && event["ph"] == "b");
+    assert_eq!(begun.count(), trace.copies.len());
+    let drawn = text(&output(&mut daemon.partita(&["trace"])).stdout);
+    assert!(drawn.contains("  H->D a") && drawn.contains("  D->H ."), "{drawn}");
 }
 
 /// Runs two programs at once, which connect in this order. Returns the device times at which each

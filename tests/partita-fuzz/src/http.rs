@@ -225,9 +225,8 @@ fn answer(ask: Ask) -> Answer {
     match ask {
         Ask::Status => Answer::Status(Box::new(status())),
         Ask::Trace(_) => Answer::Trace(TraceReport {
-            timekeeping: Timekeeping::Simulated,
-            entries: Vec::new(),
             dropped: 3,
+            ..TraceReport::new(Timekeeping::Simulated, Vec::new())
         }),
         Ask::CancelLaunches { session: SessionId(session), .. } if session != 1 => {
             refused(RefusalKind::NotFound, "there is no such session")

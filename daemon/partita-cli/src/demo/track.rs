@@ -212,7 +212,7 @@ mod tests {
             residency(165, 2, 1, Start),
             residency(170, 2, 1, Start),
         ];
-        let trace = TraceReport { timekeeping: Timekeeping::Simulated, entries, dropped: 0 };
+        let trace = TraceReport::new(Timekeeping::Simulated, entries);
         assert_eq!(resize_latencies(&trace), ResizeLatencies { leave: vec![30], come: vec![25] });
     }
 }

@@ -1,5 +1,5 @@
-//! `partita trace`: the application on each SM over time, and the moments at which borders moved;
-//! as text, as a file for Perfetto ([`perfetto`]) or as a picture ([`svg`]).
+//! `partita trace`: the application on each SM over time, the moments at which borders moved, and
+//! copies; as text, as a file for Perfetto ([`perfetto`]) or as a picture ([`svg`]).
 
 mod perfetto;
 mod segments;
@@ -22,20 +22,23 @@ const LABEL: u16 = 7;
 const EXAMPLES: &str = "\
 Examples:
   partita trace
-      one line per SM, time from left to right, a letter per application; borders that moved are \
-      marked above
+      one line per SM and one per kind of copy, time from left to right, a letter per application; \
+      borders that moved are marked above
   partita trace --width 200 --from 1000000 --to 5000000
       only the milliseconds 1 to 5 of device time, in more detail
   partita trace --perfetto trace.json
-      a file for https://ui.perfetto.dev: SMs, launches, resizes and decisions over device time
+      a file for https://ui.perfetto.dev: SMs, launches, copies, resizes and decisions over \
+      device time
   partita trace --svg trace.svg --from 1000000 --to 5000000
       a picture for papers and slides
   partita trace --watch 5
       the same again every five seconds
   partita trace --json | jq '.entries[] | select(.event == \"resize\")'
-      every entry as JSON, as GET /v1/trace returns it";
+      every entry as JSON, as GET /v1/trace returns it
+  partita trace --json | jq '.copies[] | select(.kind == \"host_to_device\") | .bytes'
+      the lengths of copies to the device, in bytes";
 
-/// Show which application's CTAs were on which SM over time.
+/// Show which application's CTAs were on which SM over time, and when it copied.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TraceArgs {

@@ -1,14 +1,15 @@
 //! A trace as a file for Perfetto and other viewers, in the JSON trace event format.
 //!
 //! Process 0 has one track for each SM, process 1 the policy's decisions, and process 100 + ID each
-//! application: its launches, the number of its SMs, and the moments at which borders moved. Times
-//! are microseconds of device time, with the nanoseconds as decimals.
+//! application: its launches, its copies on a track for each kind, the number of its SMs, and the
+//! moments at which borders moved. Times are microseconds of device time, with the nanoseconds as
+//! decimals.
 //!
 //! Source: "Trace Event Format", the document of Chrome's trace viewer, which Perfetto imports.
 
 use super::segments::{LaunchTime, Segment, launches, segments};
 use partita_model::{
-    ApplicationId, DecisionRecord, GpuStatus, Timekeeping, TraceEntry, TraceReport,
+    ApplicationId, DecisionRecord, GpuStatus, Timekeeping, TraceEntry, TraceReport, TracedCopy,
 };
 use partita_policy::explain;
 use serde_json::{Value, json};
@@ -29,6 +30,7 @@ pub fn render(trace: &TraceReport, status: &GpuStatus) -> Vec<u8> {
     let mut events = titles(&segments, &launches, trace, status, &names);
     events.extend(segments.iter().map(|segment| segment_event(segment, &names)));
     events.extend(launches.iter().flat_map(launch_events));
+    events.extend(trace.copies.iter().flat_map(copy_events));
     events.extend(trace.entries.iter().flat_map(resize_events));
     events.extend(status.policy.decisions.iter().map(decision_event));
     let file = json!({
@@ -38,6 +40,7 @@ pub fn render(trace: &TraceReport, status: &GpuStatus) -> Vec<u8> {
             "gpu": status.gpu.name,
             "number": status.gpu.number,
             "dropped entries": trace.dropped,
+            "dropped copies": trace.dropped_copies,
             "time is kept": trace.timekeeping != Timekeeping::Off,
         },
     });
@@ -92,8 +95,9 @@ fn titles(
         TraceEntry::Resize { application, .. } => Some(*application),
         TraceEntry::Residency { .. } => None,
     });
+    let copied = trace.copies.iter().map(|copy| copy.application);
     let applications: BTreeSet<ApplicationId> =
-        launches.iter().map(|launch| launch.application).chain(resized).collect();
+        launches.iter().map(|launch| launch.application).chain(copied).chain(resized).collect();
     for id in applications {
         titles.extend(process(APPLICATIONS + id.0, names.get(id), APPLICATIONS + id.0));
     }
@@ -115,6 +119,18 @@ fn launch_events(launch: &LaunchTime) -> [Value; 2] {
             "name": launch.launch.to_string(), "ts": micros(time)})
     };
     [event("b", launch.start), event("e", launch.end)]
+}
+
+/// Copies of one application may overlap, in several streams. Viewers put asynchronous events of
+/// one name on one track.
+fn copy_events(copy: &TracedCopy) -> [Value; 2] {
+    let event = |phase: &str, time: u64| {
+        json!({"ph": phase, "cat": "copy", "id": copy.operation,
+            "pid": APPLICATIONS + copy.application.0, "tid": 0,
+            "name": copy.kind.to_string(), "ts": micros(time),
+            "args": {"bytes": copy.bytes, "session": copy.session, "stream": copy.stream}})
+    };
+    [event("b", copy.start.0), event("e", copy.end.0)]
 }
 
 /// The mark of a border that moved, and the number of SMs from then on.
@@ -184,11 +200,24 @@ mod tests {
             let count = launches(&trace.entries).len();
             (count, count)
         });
+        let copies = of("b", "copy").zip(of("e", "copy")).map(|(begin, end)| {
+            assert_eq!((&begin["id"], &begin["name"]), (&end["id"], &end["name"]));
+            let bytes = begin["args"]["bytes"].as_u64().unwrap();
+            let (pid, name) = (begin["pid"].as_u64().unwrap(), begin["name"].as_str().unwrap());
+            (pid, name, bytes, nanos(&begin["ts"]), nanos(&end["ts"]))
+        });
+        let expected = [
+            (101, "host to device", 100, 1000, 1100),
+            (101, "host to device", 101, 1100, 1200),
+            (104, "fill", 102, 1200, 1300),
+        ];
+        assert_eq!(copies.collect::<Vec<_>>(), expected);
         let decision = of("i", "decision").next().unwrap();
         assert_eq!(nanos(&decision["ts"]), 1_200_000);
         assert!(decision["args"]["why"].as_str().unwrap().starts_with("Decision 8"));
         let names: Vec<&Value> = events.iter().map(|event| &event["args"]["name"]).collect();
         assert!(names.contains(&&json!("application 1 (poly)")), "{names:?}");
         assert!(names.contains(&&json!("application 3")), "it has ended: {names:?}");
+        assert!(names.contains(&&json!("application 4")), "it only copied: {names:?}");
     }
 }

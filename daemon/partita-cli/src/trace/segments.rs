@@ -103,11 +103,12 @@ pub mod samples {
     //! Traces for tests.
 
     use partita_model::{
-        ApplicationId, LaunchId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet,
-        Timekeeping, TraceEntry, TraceReport,
+        ApplicationId, CopyKind, LaunchId, Nanos, OperationId, ResidencyChange, ResidencyKind,
+        SessionId, SmId, SmSet, StreamId, Timekeeping, TraceEntry, TraceReport, TracedCopy,
     };
 
-    /// CTAs of three applications that come to four SMs and leave them, by a seed, and one resize.
+    /// CTAs of three applications that come to four SMs and leave them, by a seed, one resize, and
+    /// three copies, one of them by an application without CTAs.
     pub fn trace(seed: u64) -> TraceReport {
         let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
         let mut draw = |below: u64| {
@@ -149,7 +150,19 @@ pub mod samples {
             from: SmSet::range(0, 4),
             to: SmSet::range(0, 2),
         });
-        TraceReport { timekeeping: Timekeeping::Simulated, entries, dropped: 0 }
+        let copies = [CopyKind::HostToDevice, CopyKind::HostToDevice, CopyKind::Fill];
+        let copy = |(index, kind): (u64, CopyKind)| TracedCopy {
+            application: ApplicationId(if index == 2 { 4 } else { 1 }),
+            session: SessionId(9),
+            stream: StreamId(index),
+            operation: OperationId(50 + index),
+            kind,
+            bytes: 100 + index,
+            start: Nanos(1000 + 100 * index),
+            end: Nanos(1100 + 100 * index),
+        };
+        let copies = (0..).zip(copies).map(copy).collect();
+        TraceReport { copies, ..TraceReport::new(Timekeeping::Simulated, entries) }
     }
 
     /// Nanoseconds in which an application had a CTA on an SM, counted in another way: at each

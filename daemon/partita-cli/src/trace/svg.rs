@@ -1,12 +1,14 @@
-//! A trace as an SVG for papers and slides: a row for each SM, device time from left to right, a
-//! colour for each application, and a dashed line for each border that moved.
+//! A trace as an SVG for papers and slides: a row for each SM and each kind of copy, device time
+//! from left to right, a colour for each application, and a dashed line for each border that moved.
 //!
 //! Colours are those of Okabe and Ito, which people with colour blindness tell apart. Where
 //! applications share an SM, its row is split between them.
 
 use super::segments::{Segment, segments, time_of};
 use crate::table::nanos;
-use partita_model::{ApplicationId, GpuStatus, SmId, TraceEntry, TraceReport};
+use partita_model::{
+    ApplicationId, CopyKind, GpuStatus, SmId, TraceEntry, TraceReport, TracedCopy,
+};
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -46,18 +48,25 @@ pub fn render(
         .collect();
     let lowest = segments.iter().map(|segment| segment.sm).min()?;
     let highest = segments.iter().map(|segment| segment.sm).max()?;
+    let is_inside = |copy: &&TracedCopy| copy.start.0 < span.to && copy.end.0 > span.from;
+    let copies: Vec<&TracedCopy> = trace.copies.iter().filter(is_inside).collect();
     let applications: Vec<ApplicationId> = {
         let of = segments.iter().flat_map(|segment| segment.applications.iter().copied());
+        let of = of.chain(copies.iter().map(|copy| copy.application));
         of.collect::<BTreeSet<_>>().into_iter().collect()
     };
-    let picture = Picture { span, lowest, highest, applications };
-    Some(picture.draw(trace, status, &segments).into_bytes())
+    let kinds: BTreeSet<CopyKind> = copies.iter().map(|copy| copy.kind).collect();
+    let kinds = kinds.into_iter().collect();
+    let picture = Picture { span, lowest, highest, kinds, applications };
+    Some(picture.draw(trace, status, &segments, &copies).into_bytes())
 }
 
 struct Picture {
     span: Span,
     lowest: SmId,
     highest: SmId,
+    /// The kinds of copies, which have rows below the SMs.
+    kinds: Vec<CopyKind>,
     applications: Vec<ApplicationId>,
 }
 
@@ -77,8 +86,20 @@ impl Picture {
         COLOURS[self.applications.binary_search(&id).unwrap_or(0) % COLOURS.len()]
     }
 
-    fn draw(&self, trace: &TraceReport, status: &GpuStatus, segments: &[Segment]) -> String {
-        let bottom = self.y(self.highest) + ROW;
+    /// The row of a kind of copies that the picture has.
+    fn y_of_copies(&self, kind: CopyKind) -> f64 {
+        let before = self.kinds.iter().take_while(|other| **other != kind);
+        before.fold(self.y(self.highest) + ROW, |y, _| y + ROW)
+    }
+
+    fn draw(
+        &self,
+        trace: &TraceReport,
+        status: &GpuStatus,
+        segments: &[Segment],
+        copies: &[&TracedCopy],
+    ) -> String {
+        let bottom = self.kinds.iter().fold(self.y(self.highest) + ROW, |y, _| y + ROW);
         let height = bottom + 40.0;
         let mut svg = String::new();
         // Writing to a string cannot fail.
@@ -91,16 +112,18 @@ impl Picture {
             status.gpu.number
         );
         self.legend(&mut svg, status);
-        for sm in self.lowest.0..=self.highest.0 {
-            let y = self.y(SmId(sm)) + ROW - 3.0;
-            let _ = writeln!(
-                svg,
-                "<text x=\"{}\" y=\"{y}\" text-anchor=\"end\">SM {sm}</text>",
-                LEFT - 6.0
-            );
+        let sms = (self.lowest.0..=self.highest.0).map(SmId);
+        let labels = sms.map(|sm| (self.y(sm), sm.to_string()));
+        let copied = self.kinds.iter().map(|kind| (self.y_of_copies(*kind), label(*kind).into()));
+        for (y, label) in labels.chain(copied) {
+            let (x, y) = (LEFT - 6.0, y + ROW - 3.0);
+            let _ = writeln!(svg, "<text x=\"{x}\" y=\"{y}\" text-anchor=\"end\">{label}</text>");
         }
         for segment in segments {
             self.segment(&mut svg, segment);
+        }
+        for copy in copies {
+            self.copy(&mut svg, copy);
         }
         self.resizes(&mut svg, &trace.entries, bottom);
         self.axis(&mut svg, bottom);
@@ -128,6 +151,24 @@ impl Picture {
             );
             y += height;
         }
+    }
+
+    fn copy(&self, svg: &mut String, copy: &TracedCopy) {
+        let (x, y) = (self.x(copy.start.0), self.y_of_copies(copy.kind));
+        let _ = writeln!(
+            svg,
+            "<rect class=\"copy\" data-application=\"{}\" data-start=\"{}\" data-end=\"{}\" \
+             x=\"{x:.2}\" y=\"{y:.2}\" width=\"{:.2}\" height=\"{:.2}\" fill=\"{}\">\
+             <title>{}, {} bytes</title></rect>",
+            copy.application.0,
+            copy.start.0,
+            copy.end.0,
+            self.x(copy.end.0) - x,
+            ROW - 1.0,
+            self.colour(copy.application),
+            copy.kind,
+            copy.bytes
+        );
     }
 
     fn resizes(&self, svg: &mut String, entries: &[TraceEntry], bottom: f64) {
@@ -192,6 +233,16 @@ impl Picture {
     }
 }
 
+/// The name of a row of copies, as long as that of an SM.
+fn label(kind: CopyKind) -> &'static str {
+    match kind {
+        CopyKind::HostToDevice => "to GPU",
+        CopyKind::DeviceToHost => "to host",
+        CopyKind::DeviceToDevice => "inside",
+        CopyKind::Fill => "fill",
+    }
+}
+
 /// Text in XML. Control characters have no place there.
 fn escape(text: &str) -> String {
     let mut escaped = String::new();
@@ -244,6 +295,15 @@ mod tests {
             let number = |name| attribute(line, name).parse::<f64>().unwrap();
             assert!(number("x") >= LEFT && number("x") + number("width") <= WIDTH - RIGHT + 0.02);
         }
+        let copies: Vec<&str> = svg.lines().filter(|l| l.contains("class=\"copy\"")).collect();
+        let of = |line: &&str| {
+            let number = |name| attribute(line, name).parse::<u64>().unwrap();
+            (number("data-application"), number("data-start"))
+        };
+        let found: Vec<(u64, u64)> = copies.iter().map(of).collect();
+        assert_eq!(found, [(1, 1000), (1, 1100), (4, 1200)]);
+        let rows: Vec<&str> = copies.iter().map(|line| attribute(line, "y")).collect();
+        assert!(rows[0] == rows[1] && rows[1] != rows[2], "{rows:?}");
         assert_eq!(svg.matches("class=\"resize\"").count(), 1);
         assert!(svg.contains("application 1: 0-3 -&gt; 0-1 at"), "{svg}");
         assert!(svg.contains("application 1 (&lt;poly&gt;)") && !svg.contains("<poly>"));

@@ -3,7 +3,7 @@
 use super::Machines;
 use crate::effects::Effect;
 use crate::launches::code_of;
-use crate::sessions::{Call, Then};
+use crate::sessions::{Call, Retired, Then};
 use crate::turn::{Bug, Turn};
 use crate::{About, Action, CloseReason, LogLevel, Rests};
 use partita_device::{Fault, Outcome};
@@ -166,7 +166,11 @@ impl Machines {
 
     /// Strikes an operation out of its stream and goes on with what waited for it.
     pub(super) fn retire(&mut self, turn: &mut Turn<'_>, id: OperationId, time: Nanos) {
-        if let Some(launch) = self.sessions.retire(turn, id) {
+        let Some(Retired { front, copy }) = self.sessions.retire(turn, id, time) else { return };
+        if let Some(copy) = copy {
+            self.trace.push_copy(copy);
+        }
+        if let Some(launch) = front {
             let begun = self.became_front(turn, launch, time);
             turn.sound(begun);
         }

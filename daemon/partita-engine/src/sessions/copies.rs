@@ -13,6 +13,7 @@
 
 use super::Sessions;
 use super::copy_order::{Copier, CopyOrder, Rank, Standing};
+use super::copy_times::CopyTimes;
 use super::record::{Operation, Queued, Session, Stage, Stream, Then};
 use crate::effects::Effect;
 use crate::turn::{Bug, Turn};
@@ -449,10 +450,14 @@ impl Sessions {
         let after = std::mem::take(&mut operation.after);
         self.put_back(id, Queued::Plain(rest))?;
         self.submit_waits(turn, (session, stream), after, &work)?;
+        let copy = CopyTimes::of(&work);
         if let Err(error) = turn.device.enqueue(stream, piece, work) {
             self.copy_ended(turn, piece);
             turn.fail(session, CudaResult::ERROR_UNKNOWN, error.to_string());
             return Ok(false);
+        }
+        if let Some(copy) = copy {
+            self.copy_times.given(piece, id, copy, turn.now());
         }
         let (then, stage) = (Then::Nothing, Stage::InFlight);
         let operation = Operation { session, stream, after: Vec::new(), stage, then };

@@ -10,6 +10,7 @@
 mod ahead;
 mod copies;
 mod copy_order;
+mod copy_times;
 mod events;
 mod forms;
 mod memory;
@@ -26,7 +27,7 @@ mod window;
 
 pub(crate) use copies::CopyTurn;
 pub(crate) use modules::program_line;
-pub(crate) use queue::{Head, Submitted};
+pub(crate) use queue::{Head, Retired, Submitted};
 pub(crate) use record::{Call, Forming, LoadedInstance, Queued, Session, Then};
 pub(crate) use requests::{Answer, Refusal, Taken};
 pub use terms::TermsError;
@@ -96,6 +97,7 @@ pub(crate) struct Sessions {
     /// Prepared modules that the device does not get yet, and until when.
     held: BTreeMap<(SessionId, crate::ModuleHandle), modules::Held>,
     copies: copies::Copies,
+    copy_times: copy_times::CopyTimes,
     quotas: Vec<MemoryQuota>,
     /// The most sessions of one tenant; without it, no limit.
     per_user: Option<SessionsPerUser>,
@@ -475,6 +477,7 @@ impl Sessions {
         }
         self.loading.clear();
         self.copies.device_lost();
+        self.copy_times = copy_times::CopyTimes::default();
         for session in self.records.values_mut() {
             session.operations = 0;
             session.loading = 0;
@@ -533,7 +536,10 @@ impl Sessions {
 
     /// Whether nothing is queued, in flight or being loaded.
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.operations.is_empty() && self.loading.is_empty() && self.copies.is_at_rest()
+        self.operations.is_empty()
+            && self.loading.is_empty()
+            && self.copies.is_at_rest()
+            && self.copy_times.is_empty()
     }
 
     /// Device memory in use by all sessions, in bytes.

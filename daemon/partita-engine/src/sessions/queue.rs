@@ -12,13 +12,14 @@
 //! becomes waits here.
 
 use super::Sessions;
+use super::copy_times::CopyTimes;
 use super::record::{Call, Forming, Operation, Queued, SessionState, Stage, Stream, Then};
 use crate::effects::Effect;
 use crate::launches::Pending;
 use crate::turn::{Bug, Turn};
 use crate::{Action, EngineConfig, EventHandle, Payload, StreamKind};
 use partita_device::{DeviceError, Work};
-use partita_model::{CudaResult, LaunchId, Nanos, OperationId, SessionId, StreamId};
+use partita_model::{CudaResult, LaunchId, Nanos, OperationId, SessionId, StreamId, TracedCopy};
 
 /// What the head of a queue wants.
 pub(crate) enum Head {
@@ -40,6 +41,14 @@ pub(crate) enum Submitted {
     Answered,
     /// The device refused it, and its session fails.
     Failed,
+}
+
+/// What came of an operation's end.
+pub(crate) struct Retired {
+    /// A launch that is the first of the stream now.
+    pub(crate) front: Option<LaunchId>,
+    /// What the operation was, if it was a copy.
+    pub(crate) copy: Option<TracedCopy>,
 }
 
 impl Sessions {
@@ -259,7 +268,11 @@ impl Sessions {
         (after, work): (Vec<OperationId>, Work),
     ) -> Result<Submitted, Bug> {
         self.submit_waits(turn, (session, stream), after, &work)?;
+        let copy = CopyTimes::of(&work);
         let result = turn.device.enqueue(stream, id, work);
+        if let Some(copy) = copy.filter(|_| result.is_ok()) {
+            self.copy_times.given(id, id, copy, turn.now());
+        }
         let target = self.stream_mut(session, stream).ok_or(Bug::NoStream(stream))?;
         target.in_flight.push_back(id);
         let is_front = target.in_flight.len() == 1;
@@ -361,9 +374,13 @@ impl Sessions {
         }
     }
 
-    /// Strikes an operation out of its stream and goes on with what waited for it. A launch that is
-    /// the first of the stream now.
-    pub(crate) fn retire(&mut self, turn: &mut Turn<'_>, id: OperationId) -> Option<LaunchId> {
+    /// Strikes an operation out of its stream and goes on with what waited for it.
+    pub(crate) fn retire(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: OperationId,
+        time: Nanos,
+    ) -> Option<Retired> {
         // The device may tell the end of what a lost device's sessions have forgotten.
         let operation = self.operations.remove(&id)?;
         self.copy_ended(turn, id);
@@ -372,10 +389,12 @@ impl Sessions {
         record.operations -= 1;
         record.word_waits.remove(&id);
         record.unpark(id);
-        let mut front = None;
+        let (mut front, mut before) = (None, Nanos(0));
         // Helper grids have side streams, which the session does not know.
         if let Some(target) = record.streams.get_mut(&stream) {
             target.ahead.remove(id);
+            before = target.last_end;
+            target.last_end = time.max(before);
             if target.in_flight.front() == Some(&id) {
                 target.in_flight.pop_front();
                 front = target.in_flight.front().copied();
@@ -387,6 +406,17 @@ impl Sessions {
         let has_backlog = !record.backlog.is_empty();
         let awaits_turn = !record.awaiting_turn.is_empty();
         let is_closing = record.state == SessionState::Closing;
+        let application = record.application;
+        let copy = self.copy_times.ended(id, before, time).map(|took| TracedCopy {
+            application,
+            session,
+            stream,
+            operation: took.whole,
+            kind: took.kind,
+            bytes: took.bytes,
+            start: took.start,
+            end: took.end,
+        });
         self.notify_waiters(turn, session, id);
         self.drop_stream_if_done(turn, session, stream);
         if has_backlog {
@@ -398,10 +428,11 @@ impl Sessions {
         if is_closing {
             turn.push(Effect::Release(session));
         }
-        match self.operations.get(&front?)?.then {
+        let front = front.and_then(|front| match self.operations.get(&front)?.then {
             Then::Main(launch) => Some(launch),
             _ => None,
-        }
+        });
+        Some(Retired { front, copy })
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
 use partita_device::{AddressRange, Guards, HostMemory, Work};
 use partita_model::texture::ArrayShape;
 use partita_model::{
-    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, LaunchId, MemoryAccess, ModuleId,
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, LaunchId, MemoryAccess, ModuleId, Nanos,
     OperationId, SessionId, StreamId, WindowId, request,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -170,6 +170,8 @@ pub(crate) struct Stream {
     pub(super) kind: StreamKind,
     pub(super) queue: VecDeque<OperationId>,
     pub(super) in_flight: VecDeque<OperationId>,
+    /// Device time at which the last operation ended.
+    pub(super) last_end: Nanos,
     pub(super) ahead: Ahead,
     /// The operation appended last; it may be done.
     pub(super) last: Option<OperationId>,
@@ -189,6 +191,7 @@ impl Stream {
             kind,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
+            last_end: Nanos(0),
             ahead: Ahead::default(),
             last: None,
             last_launch: None,

@@ -4,7 +4,11 @@ use super::requests::{Buffer, share};
 use super::world::{MEDIUM, World};
 use crate::{CloseReason, Request, StreamHandle, StreamKind};
 use partita_model::request::ArenaRange;
-use partita_model::{DeviceAddress, Priority, SessionId, TenantId, Terms};
+use partita_model::{
+    CopyKind, DeviceAddress, Nanos, OperationId, Priority, SessionId, StreamId, TenantId, Terms,
+    TraceEntry,
+};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 const LEGACY: StreamHandle = StreamHandle::LEGACY;
@@ -230,4 +234,82 @@ fn a_copy_behind_a_kernel_keeps_no_other_user_waiting() {
         assert_eq!(world.synchronize(session), 0);
         world.finish();
     }
+}
+
+/// The trace has each copy and fill once, from the end of what is before it in its stream.
+#[test]
+fn the_trace_has_copies_and_fills() {
+    let mut world = World::new(4);
+    world.engine.set_trace(&mut world.device, true).unwrap();
+    let (session, application) = world.session();
+    let to = streams(&mut world, session, &[SHORT])[0];
+    let stream = StreamHandle(1);
+    world.start(session, 1, MEDIUM, 400);
+    to_device(&mut world, session, 1, to, SHORT);
+    let from = DeviceAddress(to.0 + SHORT / 2);
+    world.send(session, Request::CopyOnDevice { stream, to, from, bytes: SHORT / 2 });
+    world.send(session, Request::Fill { stream, to, value: 0, width: 4, count: 3 });
+    let arena = ArenaRange { offset: 0, bytes: 8 };
+    world.send(session, Request::CopyToHost { stream, to: arena, from: to });
+    let given = world.engine.trace_report(None);
+    assert!(given.copies.is_empty(), "the kernel is before them");
+    assert_eq!(world.synchronize(session), 0);
+
+    let trace = world.engine.trace_report(None);
+    let kinds: Vec<(CopyKind, u64)> =
+        trace.copies.iter().map(|copy| (copy.kind, copy.bytes)).collect();
+    let expected = [
+        (CopyKind::HostToDevice, SHORT),
+        (CopyKind::DeviceToDevice, SHORT / 2),
+        (CopyKind::Fill, 12),
+        (CopyKind::DeviceToHost, 8),
+    ];
+    assert_eq!(kinds, expected);
+    let left = trace.entries.iter().filter_map(|entry| match entry {
+        TraceEntry::Residency { change, .. } => Some(change.time),
+        TraceEntry::Resize { .. } => None,
+    });
+    let left = left.max().expect("the kernel had CTAs");
+    let first = &trace.copies[0];
+    assert!(first.start >= left && first.start > Nanos(0), "{first:?}, CTAs until {left}");
+    let streams: Vec<StreamId> = trace.copies.iter().map(|copy| copy.stream).collect();
+    assert!(streams.iter().all(|stream| *stream == streams[0]));
+    for copy in &trace.copies {
+        assert_eq!((copy.application, copy.session), (application, session));
+        assert!(copy.start <= copy.end, "{copy:?}");
+    }
+    world.finish();
+}
+
+/// A copy that goes to the device in pieces is in the trace with all its bytes, and as one where
+/// nothing came between. A user sees its own copies.
+#[test]
+fn the_trace_has_whole_copies() {
+    let mut world = World::new(4);
+    let small = Copier::new(&mut world, TenantId(1000), SHORT);
+    let greedy = greedy(&mut world);
+    small.check(&mut world);
+    for copier in &greedy {
+        copier.to_device(&mut world);
+    }
+    for copier in &greedy {
+        assert_eq!(world.synchronize(copier.session), 0);
+    }
+    let pieces = world.device.copied.iter().filter(|(_, bytes)| *bytes == PIECE).count();
+    assert_eq!(pieces as u64, greedy.len() as u64 * LONG / PIECE);
+    let of = |tenant| {
+        let mut whole: BTreeMap<(SessionId, OperationId), u64> = BTreeMap::new();
+        let copies = world.engine.trace_of(tenant).copies;
+        for copy in &copies {
+            *whole.entry((copy.session, copy.operation)).or_default() += copy.bytes;
+        }
+        (copies.len(), whole)
+    };
+    let (entries, whole) = of(GREEDY);
+    assert!(whole.values().all(|bytes| *bytes == LONG), "{whole:?}");
+    assert_eq!((entries, whole.len()), (SESSIONS, SESSIONS), "one copy ends after the other");
+    let (entries, whole) = of(TenantId(1000));
+    assert_eq!((entries, whole.values().copied().collect()), (2, vec![SHORT, SHORT]));
+    assert!(of(TenantId(1)).1.is_empty());
+    world.finish();
 }

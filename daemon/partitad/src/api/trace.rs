@@ -1,4 +1,4 @@
-//! `/v1/trace`: which CTAs were on which SM, and when borders moved.
+//! `/v1/trace`: which CTAs were on which SM, when borders moved, and when copies were under way.
 
 use super::{Api, Asked, Caller, Of, Sight, unexpected};
 use crate::problem::Problem;
@@ -7,7 +7,8 @@ use axum::extract::{ConnectInfo, State};
 use partita_model::TraceReport;
 use partita_wire::supervise::{Answer, Ask};
 
-/// The residency trace of the caller's applications; an administrator gets all.
+/// The trace of the caller's applications: CTAs on SMs, borders and copies. An administrator gets
+/// all.
 #[utoipa::path(
     get,
     path = "/v1/trace",

@@ -29,7 +29,8 @@ fn traced(trace: &TraceReport) -> Vec<ApplicationId> {
             *application
         }
     };
-    let mut found: Vec<_> = trace.entries.iter().map(of).collect();
+    let copies = trace.copies.iter().map(|copy| copy.application);
+    let mut found: Vec<_> = trace.entries.iter().map(of).chain(copies).collect();
     found.sort_unstable();
     found.dedup();
     found
@@ -69,7 +70,9 @@ fn a_user_sees_others_in_sum_only() {
     }));
 
     assert_eq!(traced(&trace_as(&daemon, 0)), [own, foreign]);
-    assert_eq!(traced(&trace_as(&daemon, ALICE)), [own]);
+    let seen = trace_as(&daemon, ALICE);
+    assert_eq!(traced(&seen), [own]);
+    assert!(!seen.copies.is_empty(), "its program copies before it launches");
     // A user without programs sees sums only.
     let seen = status_as(&daemon, 1003);
     assert_eq!((seen.applications.len(), seen.other_users.unwrap().applications), (0, 2));
