@@ -342,7 +342,12 @@ async fn exchange(
 /// Asks, and reads the head of the answer.
 async fn send(stream: UnixStream, question: &Question<'_>) -> Result<Response<Incoming>, String> {
     let Question { method, path, body, header, .. } = question.clone();
-    let mut request = Request::builder().method(method).uri(path).header("host", "partita");
+    // People look right after what their programs do: no answer is from before the question.
+    let mut request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "partita")
+        .header("cache-control", "no-cache");
     if body.is_some() {
         request = request.header("content-type", "application/json");
     }

@@ -50,6 +50,7 @@ mod places;
 pub mod policy;
 pub mod problem;
 pub mod readiness;
+pub mod recent;
 pub mod reservations;
 pub mod rights;
 pub mod sockets;

@@ -7,6 +7,7 @@
 //! harms no other.
 
 use crate::patience::{ANSWER_LIMIT, in_time};
+use crate::recent::{self, Recent};
 use partita_model::{DeviceFacts, GpuConfig, SessionId};
 use partita_wire::supervise::{
     Answer, Ask, FrameError, FrameReader, FromGpu, HandOver, Ready, ToGpu, encode,
@@ -18,7 +19,7 @@ use std::mem::MaybeUninit;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
@@ -77,6 +78,7 @@ pub struct Link {
     outbox: mpsc::Sender<Vec<u8>>,
     waiting: Waiting,
     news: Arc<Notify>,
+    recent: Arc<Recent>,
     next_id: AtomicU64,
     /// Closed with the control socket.
     open: watch::Receiver<()>,
@@ -103,10 +105,12 @@ impl Link {
         let news = Arc::new(Notify::new());
         let (end, open) = watch::channel(());
         let told = Arc::clone(&news);
-        tokio::spawn(read_answers(from_gpu, frames, Arc::clone(&waiting), told, end));
+        let recent = Arc::new(Recent::default());
+        let reader = Reader { waiting: Arc::clone(&waiting), news: told, recent: recent.clone() };
+        tokio::spawn(reader.read_answers(from_gpu, frames, end));
         let sessions = UnixStream::from_std(sessions.into())?;
         let next_id = AtomicU64::new(1);
-        Ok(Arc::new(Link { ready, outbox, waiting, news, next_id, open, sessions }))
+        Ok(Arc::new(Link { ready, outbox, waiting, news, recent, next_id, open, sessions }))
     }
 
     /// The device that it serves.
@@ -166,7 +170,22 @@ impl Link {
         self.news.notified().await;
     }
 
+    /// The status that was told last, for [`Link::recent_status`].
+    #[must_use]
+    pub fn recent(&self) -> &Recent {
+        &self.recent
+    }
+
+    /// A status that is not too old to be told ([`Recent`]).
+    #[must_use]
+    pub fn recent_status(&self) -> Option<recent::Found> {
+        let is_nobody_coming =
+            lock(&self.waiting).as_ref().is_some_and(|open| open.clients.is_empty());
+        is_nobody_coming.then(|| self.recent.get(Instant::now())).flatten()
+    }
+
     async fn ask_within(&self, limit: Duration, ask: Ask) -> Result<Answer, AskError> {
+        let is_change = recent::is_change(&ask);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let frame = encode(&ToGpu { id, ask })?;
         let (sender, answer) = oneshot::channel();
@@ -178,7 +197,11 @@ impl Link {
         };
         let result = in_time(self.pid(), limit, exchange).await;
         drop(forget);
-        result.unwrap_or(Err(AskError::Timeout))
+        let result = result.unwrap_or(Err(AskError::Timeout));
+        if is_change || result.as_ref().is_ok_and(recent::tells_events) {
+            self.recent.changed();
+        }
+        result
     }
 
     /// Gives a client to the process and waits until the process has answered it.
@@ -264,37 +287,49 @@ async fn write_messages(mut to_gpu: OwnedWriteHalf, mut messages: mpsc::Receiver
     }
 }
 
-async fn read_answers(
-    mut from_gpu: OwnedReadHalf,
-    mut frames: FrameReader,
+/// What the reader of the control socket shares with its link.
+struct Reader {
     waiting: Waiting,
     news: Arc<Notify>,
-    end: watch::Sender<()>,
-) {
-    loop {
-        match receive(&mut from_gpu, &mut frames).await {
-            Ok(Some(FromGpu::Answer { id, answer })) => {
-                let asker = lock(&waiting).as_mut().and_then(|open| open.questions.remove(&id));
-                // An asker that has gone away needs no answer.
-                asker.map(|asker| asker.send(answer));
-            }
-            Ok(Some(FromGpu::ClientAnswered { session })) => {
-                let desk = lock(&waiting).as_mut().and_then(|open| open.clients.remove(&session));
-                desk.map(|desk| desk.send(()));
-            }
-            Ok(Some(FromGpu::News)) => news.notify_one(),
-            Ok(Some(other)) => {
-                tracing::error!(?other, "partita-gpu said something that is no answer")
-            }
-            Ok(None) => break,
-            Err(error) => {
-                tracing::error!(%error, "what partita-gpu says cannot be read");
-                break;
+    recent: Arc<Recent>,
+}
+
+impl Reader {
+    async fn read_answers(
+        self,
+        mut from_gpu: OwnedReadHalf,
+        mut frames: FrameReader,
+        end: watch::Sender<()>,
+    ) {
+        loop {
+            match receive(&mut from_gpu, &mut frames).await {
+                Ok(Some(FromGpu::Answer { id, answer })) => {
+                    let mut open = lock(&self.waiting);
+                    let asker = open.as_mut().and_then(|open| open.questions.remove(&id));
+                    // An asker that has gone away needs no answer.
+                    asker.map(|asker| asker.send(answer));
+                }
+                Ok(Some(FromGpu::ClientAnswered { session })) => {
+                    // In this order: one of the two holds earlier statuses back at any moment.
+                    self.recent.changed();
+                    let mut open = lock(&self.waiting);
+                    let desk = open.as_mut().and_then(|open| open.clients.remove(&session));
+                    desk.map(|desk| desk.send(()));
+                }
+                Ok(Some(FromGpu::News)) => self.news.notify_one(),
+                Ok(Some(other)) => {
+                    tracing::error!(?other, "partita-gpu said something that is no answer")
+                }
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!(%error, "what partita-gpu says cannot be read");
+                    break;
+                }
             }
         }
+        *lock(&self.waiting) = None;
+        drop(end);
     }
-    *lock(&waiting) = None;
-    drop(end);
 }
 
 async fn receive(

@@ -11,7 +11,7 @@ use partita_model::{
     SessionId, SmSet, StatusReport, TenantId, Timekeeping, Totals, TraceReport,
 };
 use partita_wire::supervise::{
-    Answer, Ask, FrameReader, FromGpu, Ready, RefusalKind, ToGpu, encode,
+    Answer, Ask, FrameReader, FromGpu, Greeting, HandOver, Peer, Ready, RefusalKind, ToGpu, encode,
 };
 use partitad::api::{self, Api, Caller};
 use partitad::gpus::Gpus;
@@ -21,9 +21,11 @@ use partitad::reservations::{Book, Put};
 use partitad::rights::Rights;
 use serde_json::json;
 use std::io::{Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream as StdStream;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 use support::HttpAnswer;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::sync::watch;
@@ -180,12 +182,20 @@ fn ready() -> Ready {
     Ready { facts: facts(), pid: 77, version: "1".into(), next_session: SessionId(1), config: None }
 }
 
-fn serve_as_gpu(mut control: StdStream) {
+/// The session that such a thread answers at its next heartbeat.
+const COMING: SessionId = SessionId(5);
+
+fn serve_as_gpu(mut control: StdStream, statuses: &AtomicU64) {
     control.write_all(&encode(&FromGpu::Ready(Box::new(ready()))).unwrap()).unwrap();
     let mut frames = FrameReader::default();
     let mut buffer = [0; 4096];
     loop {
         while let Some(ToGpu { id, ask }) = frames.next_message().unwrap() {
+            statuses.fetch_add(u64::from(ask == Ask::Status), Ordering::Relaxed);
+            if ask == Ask::Heartbeat {
+                let answered = FromGpu::ClientAnswered { session: COMING };
+                control.write_all(&encode(&answered).unwrap()).unwrap();
+            }
             let Some(answer) = answer(ask) else { return };
             control.write_all(&encode(&FromGpu::Answer { id, answer }).unwrap()).unwrap();
         }
@@ -206,9 +216,17 @@ struct Server {
 
 /// The state of a GPU that such a thread serves.
 async fn gpu_state() -> GpuState {
+    counted_gpu_state(Arc::default()).await
+}
+
+/// The same, where somebody counts how often the status is asked for.
+async fn counted_gpu_state(statuses: Arc<AtomicU64>) -> GpuState {
     let (control, gpu_control) = StdStream::pair().unwrap();
-    let (sessions, _gpu_sessions) = StdStream::pair().unwrap();
-    std::thread::spawn(|| serve_as_gpu(gpu_control));
+    let (sessions, gpu_sessions) = StdStream::pair().unwrap();
+    std::thread::spawn(move || {
+        serve_as_gpu(gpu_control, &statuses);
+        drop(gpu_sessions);
+    });
     control.set_nonblocking(true).unwrap();
     let control = UnixStream::from_std(control).unwrap();
     sessions.set_nonblocking(true).unwrap();
@@ -310,6 +328,85 @@ async fn reading() {
                 "dropped_copies": 0})
         )
     );
+}
+
+/// A status answers further requests, but none after a change, and none that wants a new one.
+#[tokio::test]
+async fn a_status_is_told_again_until_something_changes() {
+    let server = Server::start(Some(ADMIN)).await;
+    let statuses = Arc::new(AtomicU64::new(0));
+    server.states[0].send_replace(counted_gpu_state(Arc::clone(&statuses)).await);
+    let asked = || statuses.load(Ordering::Relaxed);
+    for questions in 1..=3 {
+        assert_eq!(server.ask("GET /v1/partitions", "").await.status, 200);
+        assert_eq!(asked(), questions, "the request says `no-cache`");
+    }
+    let may_be_old = "GET /v1/partitions HTTP/1.1\r\nCache-Control: max-age=1\r\nX-Rest:";
+    for _ in 0..500 {
+        assert_eq!(server.ask(may_be_old, "").await.status, 200);
+    }
+    let told = asked();
+    assert!(told < 500, "{told} questions for 500 requests");
+    for (change, body) in [("PUT /v1/plan", plan(1, "0-17")), ("DELETE /v1/plan", String::new())] {
+        assert_eq!(server.ask(may_be_old, "").await.status, 200);
+        // A renewal may be under way.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        assert_eq!(server.ask(change, &body).await.status, 204);
+        let before = asked();
+        assert_eq!(server.ask(may_be_old, "").await.status, 200);
+        assert!(asked() > before, "the answer is from before {change}");
+    }
+}
+
+/// A status from before a change, or from before an event that readers are told, is told no more.
+#[tokio::test]
+async fn no_status_is_from_before_a_change_or_an_event() {
+    let link = gpu_state().await.link.unwrap();
+    // The status does not grow old within the test.
+    let later = Instant::now() + Duration::from_secs(600);
+    let asks = [
+        (Ask::ClearPlan, false),
+        (Ask::Reserve(Vec::new()), false),
+        (Ask::Events { after: 0 }, false),
+        (Ask::Accounts, true),
+        (Ask::Events { after: 5 }, true),
+    ];
+    for (ask, is_told) in asks {
+        link.recent().keep(link.recent().asked(later), Arc::new(status_report()));
+        assert!(link.recent_status().is_some());
+        let said = format!("{ask:?}");
+        link.ask(ask).await.unwrap();
+        assert_eq!(link.recent_status().is_some(), is_told, "after {said}");
+    }
+}
+
+/// A program that has connected is in every status that is told afterwards.
+#[tokio::test]
+async fn no_status_is_from_before_a_session_came() {
+    let link = gpu_state().await.link.unwrap();
+    // The status does not grow old within the test.
+    let later = Instant::now() + Duration::from_secs(600);
+    let keep = || link.recent().keep(link.recent().asked(later), Arc::new(status_report()));
+    keep();
+    assert!(link.recent_status().is_some());
+    let (client, _program) = StdStream::pair().unwrap();
+    let peer = Peer { pid: 1, uid: 2, gid: 3 };
+    let session = HandOver { session: COMING, peer, greeting: Greeting::default() };
+    let desk = Arc::clone(&link);
+    let handed = tokio::spawn(async move { desk.hand_over(&session, client.as_fd()).await });
+    let is_told = async || {
+        while link.recent_status().is_some() {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_told()).await.expect("none is told");
+    keep();
+    assert!(link.recent_status().is_none(), "the session may have come since");
+    link.beat(Duration::from_secs(60)).await.unwrap();
+    handed.await.unwrap().unwrap();
+    assert!(link.recent_status().is_none(), "that was before the session was answered");
+    keep();
+    assert!(link.recent_status().is_some());
 }
 
 #[tokio::test]

@@ -172,7 +172,8 @@ impl Daemon {
     fn get(&self, path: &str) -> Option<Value> {
         let mut stream = UnixStream::connect(self.socket_dir().join("api.sock")).ok()?;
         stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        write!(stream, "GET {path} HTTP/1.0\r\nHost: partita\r\n\r\n").ok()?;
+        let headers = "Host: partita\r\nCache-Control: no-cache";
+        write!(stream, "GET {path} HTTP/1.0\r\n{headers}\r\n\r\n").ok()?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer).ok()?;
         let (head, body) = answer.split_once("\r\n\r\n")?;

@@ -7,13 +7,16 @@
 use super::{Api, Asked, Caller, Of, Sight, unexpected};
 use crate::link::{AskError, Link};
 use crate::problem::Problem;
+use crate::recent::Found;
 use crate::view;
 use axum::Json;
 use axum::extract::{ConnectInfo, FromRequestParts, Query};
-use axum::http::StatusCode;
 use axum::http::request::Parts;
+use axum::http::{StatusCode, header};
 use partita_model::{DeviceFacts, GpuNumber, GpuReport, PolicyReport, StatusReport};
 use partita_wire::supervise::{Answer, Ask};
+use std::sync::Arc;
+use std::time::Instant;
 use tokio::task::JoinSet;
 
 /// GPUs, applications, partitions and policy, in one answer.
@@ -40,7 +43,7 @@ impl FromRequestParts<Api> for Seen {
 
     async fn from_request_parts(head: &mut Parts, api: &Api) -> Result<Seen, Problem> {
         let (caller, asked) = asked_by(head, api).await?;
-        api.reports(caller, asked).await.map(Seen)
+        api.reports(caller, asked, Freshness::of(head)).await.map(Seen)
     }
 }
 
@@ -52,7 +55,26 @@ impl FromRequestParts<Api> for SeenOne {
 
     async fn from_request_parts(head: &mut Parts, api: &Api) -> Result<SeenOne, Problem> {
         let (caller, asked) = asked_by(head, api).await?;
-        api.seen(caller, asked).await.map(SeenOne)
+        api.seen(caller, asked, Freshness::of(head)).await.map(SeenOne)
+    }
+}
+
+/// How old a status may be.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Freshness {
+    /// As [`crate::recent`] keeps it.
+    Recent,
+    /// It is asked for after the request.
+    New,
+}
+
+impl Freshness {
+    fn of(head: &Parts) -> Freshness {
+        let values = head.headers.get_all(header::CACHE_CONTROL).into_iter();
+        let mut directives =
+            values.filter_map(|value| value.to_str().ok()).flat_map(|value| value.split(','));
+        let wants_new = directives.any(|one| one.trim().eq_ignore_ascii_case("no-cache"));
+        if wants_new { Freshness::New } else { Freshness::Recent }
     }
 }
 
@@ -66,10 +88,11 @@ async fn asked_by(head: &mut Parts, api: &Api) -> Result<(Caller, Asked), Proble
 
 impl Api {
     /// The report of each GPU that a request means, in order of number, as the caller may see it.
-    pub(super) async fn reports(
+    async fn reports(
         &self,
         caller: Caller,
         asked: Asked,
+        freshness: Freshness,
     ) -> Result<Vec<StatusReport>, Problem> {
         let gpus = match self.asked(asked)? {
             Some(gpu) => std::slice::from_ref(gpu),
@@ -79,12 +102,13 @@ impl Api {
         for gpu in gpus {
             let (number, state) = (gpu.number, gpu.handle.state());
             asking.spawn(async move {
-                let resting = || resting_report(state.facts.as_ref());
+                let resting = || resting_report(state.facts.as_ref()).map(Arc::new);
                 let report = match &state.link {
                     None => resting(),
-                    Some(link) => report_of(link).await.unwrap_or_else(resting),
+                    Some(link) => report_of(link, freshness).await.unwrap_or_else(resting),
                 };
-                report.map(|mut report| {
+                report.map(|report| {
+                    let mut report = Arc::unwrap_or_clone(report);
                     report.gpu.number = number;
                     report.gpu.restarts = state.restarts;
                     report.gpu.last_restart = state.last_restart;
@@ -108,11 +132,17 @@ impl Api {
     }
 
     /// The report of the GPU that a request means, as the caller may see it.
-    async fn seen(&self, caller: Caller, asked: Asked) -> Result<StatusReport, Problem> {
+    async fn seen(
+        &self,
+        caller: Caller,
+        asked: Asked,
+        freshness: Freshness,
+    ) -> Result<StatusReport, Problem> {
         let state = self.one(asked)?.handle.state();
         let link = state.link.as_ref().ok_or_else(|| Problem::from(AskError::Gone))?;
-        let report = report_of(link).await.unwrap_or_else(|| Err(AskError::Gone.into()));
-        let mut report = report?;
+        let report = report_of(link, freshness).await;
+        let report = report.unwrap_or_else(|| Err(AskError::Gone.into()))?;
+        let mut report = Arc::unwrap_or_clone(report);
         if let Sight::Own(tenant) = caller.sight() {
             view::keep_own(&mut report, tenant);
         }
@@ -121,11 +151,31 @@ impl Api {
 }
 
 /// The report of a `partita-gpu`; `None` where the process has died, and its applications with it.
-async fn report_of(link: &Link) -> Option<Result<StatusReport, Problem>> {
+async fn report_of(
+    link: &Arc<Link>,
+    freshness: Freshness,
+) -> Option<Result<Arc<StatusReport>, Problem>> {
+    if freshness == Freshness::Recent
+        && let Some(Found { report, is_to_renew }) = link.recent_status()
+    {
+        if is_to_renew {
+            let link = Arc::clone(link);
+            tokio::spawn(async move { drop(new_report_of(&link).await) });
+        }
+        return Some(Ok(report));
+    }
+    new_report_of(link).await
+}
+
+/// As [`report_of`], after a question to the process.
+async fn new_report_of(link: &Link) -> Option<Result<Arc<StatusReport>, Problem>> {
+    let asked = link.recent().asked(Instant::now());
     match link.ask(Ask::Status).await {
         Ok(Answer::Status(mut report)) => {
             report.gpu.pid = link.pid();
-            Some(Ok(*report))
+            let report = Arc::new(*report);
+            link.recent().keep(asked, Arc::clone(&report));
+            Some(Ok(report))
         }
         Ok(other) => Some(Err(unexpected(&other))),
         Err(AskError::Gone) => None,

@@ -64,8 +64,10 @@ pub fn ask_for_text(socket: &Path, request: &str, body: &str) -> Option<(u16, St
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let length = body.len();
+    // Tests look right after what programs do. One of older answers says `Cache-Control` itself.
+    let age = if request.contains("Cache-Control") { "" } else { "Cache-Control: no-cache\r\n" };
     let request = format!(
-        "{request} HTTP/1.1\r\nHost: partita\r\nConnection: close\r\nContent-Type: \
+        "{request} HTTP/1.1\r\nHost: partita\r\nConnection: close\r\n{age}Content-Type: \
          application/json\r\n\
          Content-Length: {length}\r\n\r\n{body}"
     );
