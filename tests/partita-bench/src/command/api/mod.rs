@@ -2,7 +2,10 @@
 //! them.
 //!
 //! A private daemon serves an emulated GPU that does not execute kernels. Requests are timed from
-//! the connection to the end of the answer.
+//! the connection to the end of the answer. [`costs`] has what events and metrics take from
+//! launches.
+
+mod costs;
 
 use crate::wire::{Client, Config, DEVICE, WireError, resident_bytes};
 use clap::Args;
@@ -21,7 +24,8 @@ use std::time::{Duration, Instant};
 const EXAMPLES: &str = "\
 Examples:
   partita bench api
-      time requests beside 64 programs that launch, 1,000 readers of events, and metrics
+      time requests beside 64 programs that launch, 1,000 readers of events, and metrics; what
+      events and metrics cost launches
   partita bench api --quick --json
       measure less, and print JSON
 
@@ -87,6 +91,7 @@ impl ApiArgs {
         self.requests(start()?.folder(), &mut metrics)?;
         self.readers(start()?.folder(), &mut metrics)?;
         self.metrics(start()?.folder(), &mut metrics)?;
+        costs::measure(start()?.folder(), self.count() / 10, &mut metrics)?;
         let device = format!("{DEVICE}, host time");
         Ok(Report { bench: "api".into(), device, seed: 0, metrics })
     }
