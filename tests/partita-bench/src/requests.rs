@@ -1,8 +1,8 @@
 //! A server whose requests arrive while other programs run: how long each request takes.
 //!
 //! A request is a chain of small dependent launches, as inference has them: matrix products,
-//! transpositions and element-wise kernels. Requests arrive as a Poisson process whatever the
-//! server is doing (open loop), so waiting counts. A latency goes from the arrival of a request to
+//! transpositions and element-wise kernels. Requests arrive whatever the server is doing (open
+//! loop), so waiting counts. A latency goes from the arrival of a request to
 //! the end of its last CTA. An arrival is noticed within 2 µs, and so is an end.
 
 use crate::application::{Application, Buffer, Param, Step};
@@ -64,12 +64,48 @@ pub struct Traffic {
     arrivals: Vec<u64>,
 }
 
+/// How requests follow each other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Process {
+    /// Independent of each other.
+    Poisson,
+    /// All as far apart.
+    Uniform,
+    /// So many at once; bursts are independent of each other.
+    Bursts(usize),
+}
+
 impl Traffic {
     /// So many requests, on the average so many nanoseconds after each other.
     #[must_use]
-    pub fn poisson(requests: usize, mean_nanos: f64, seed: u64) -> Traffic {
-        let arrivals = poisson(1, requests, mean_nanos, seed).pop().unwrap_or_default();
+    pub fn new(process: Process, requests: usize, mean_nanos: f64, seed: u64) -> Traffic {
+        let poisson = |count, mean| poisson(1, count, mean, seed).pop().unwrap_or_default();
+        let arrivals = match process {
+            Process::Poisson => poisson(requests, mean_nanos),
+            Process::Uniform => {
+                // A request needs no part of a nanosecond.
+                let at = |number| std::time::Duration::from_nanos(1).mul_f64(number * mean_nanos);
+                let nanos =
+                    |number| u64::try_from(at(float(number)).as_nanos()).unwrap_or(u64::MAX);
+                (1..=requests as u64).map(nanos).collect()
+            }
+            Process::Bursts(size) => {
+                let size = size.max(1);
+                let bursts = poisson(requests.div_ceil(size), mean_nanos * float(size as u64));
+                let all = bursts.into_iter().flat_map(|at| std::iter::repeat_n(at, size));
+                all.take(requests).collect()
+            }
+        };
         Traffic { arrivals }
+    }
+
+    /// Bursts of so many requests at once, the first at the start, until the end. Times are in
+    /// nanoseconds.
+    #[must_use]
+    pub fn bursts(requests: usize, apart: u64, end: u64) -> Traffic {
+        let step = usize::try_from(apart.max(1)).unwrap_or(usize::MAX);
+        let at = (0..end).step_by(step);
+        Traffic { arrivals: at.flat_map(|at| std::iter::repeat_n(at, requests)).collect() }
     }
 
     /// When each launch of the server arrives ([`crate::Run::arrivals`]).
@@ -146,6 +182,23 @@ mod tests {
         let expected = [50.0, 300.0, 600.0];
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}");
         assert_eq!((traffic.requests(), traffic.end()), (3, 300));
+    }
+
+    #[test]
+    fn all_processes_have_the_mean_that_was_asked_for() {
+        for process in [Process::Poisson, Process::Uniform, Process::Bursts(8)] {
+            let traffic = Traffic::new(process, 8_000, 500.0, 3);
+            assert!(traffic.requests() == 8_000 && traffic.arrivals.is_sorted());
+            let mean = float(traffic.end()) / 8_000.0;
+            assert!((mean - 500.0).abs() < 50.0, "{process:?}: {mean}");
+        }
+        let uniform = Traffic::new(Process::Uniform, 3, 500.0, 3);
+        assert_eq!(uniform.arrivals, [500, 1_000, 1_500]);
+    }
+
+    #[test]
+    fn bursts_come_at_once() {
+        assert_eq!(Traffic::bursts(2, 50, 101).arrivals, [0, 0, 50, 50, 100, 100]);
     }
 
     #[test]

@@ -3,7 +3,8 @@
 use crate::cd_search::seeds::combined;
 use crate::evaluation::{Evaluation, Studied, write_files};
 use clap::Args;
-use partita_bench::requests::{Traffic, percentile, server};
+use partita_bench::plot::{Line, curves};
+use partita_bench::requests::{Process, Traffic, percentile, server};
 use partita_bench::{Application, Arrangement, Cell, Cells, RunError, Shared, workloads};
 use partita_cli::failure::Failure;
 use partita_cli::report::{Metric, Report};
@@ -18,6 +19,8 @@ Examples:
       requests at half of what the server can do alone, beside three batch programs in turn
   partita bench latency --loads 0.1,0.5,0.9 --requests 2000
       more requests, at three loads
+  partita bench latency --arrivals bursty --out plots
+      requests that come eight at a time, and the distribution of their latency as plots
   partita bench latency --json | jq '.metrics[] | {name, value}'
       the same, as JSON
 
@@ -37,6 +40,8 @@ const SPARSE: usize = 40;
 const PAUSE: f64 = 2e6;
 /// A target is met within so many times the 99th percentile alone.
 const TARGET: f64 = 1.5;
+/// Requests of a burst.
+const BURST: usize = 8;
 /// A run ends so many times the traffic's length after its start, at the latest.
 const PATIENCE: u64 = 3;
 
@@ -52,6 +57,10 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     loads: Vec<f64>,
 
+    /// How requests follow each other.
+    #[arg(long, value_enum, value_name = "PROCESS", default_value = "poisson")]
+    arrivals: Arrivals,
+
     /// Requests of a run [default: 1,000; 80 with --quick].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(20..=1_000_000))]
     requests: Option<u32>,
@@ -60,6 +69,27 @@ pub struct LatencyArgs {
     /// With several seeds a figure is their mean, and its spread is their standard deviation.
     #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
     seeds: Vec<u64>,
+}
+
+/// How requests arrive.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Arrivals {
+    /// Independent of each other.
+    Poisson,
+    /// All as far apart.
+    Uniform,
+    /// Eight at once, bursts independent of each other.
+    Bursty,
+}
+
+impl Arrivals {
+    fn process(self) -> Process {
+        match self {
+            Arrivals::Poisson => Process::Poisson,
+            Arrivals::Uniform => Process::Uniform,
+            Arrivals::Bursty => Process::Bursts(BURST),
+        }
+    }
 }
 
 /// A way to share, by its name.
@@ -96,6 +126,10 @@ struct Row {
     attained: f64,
     /// CTAs of the batch program in the time of the traffic, as a part of those alone.
     batch: f64,
+    /// The same as a part of the SM-time that the server leaves alone.
+    of_left: f64,
+    /// All latencies in nanoseconds.
+    all: Vec<f64>,
 }
 
 const PARTS: [f64; 3] = [0.5, 0.99, 0.999];
@@ -145,13 +179,14 @@ impl LatencyArgs {
             .collect();
         let mut cells = Evaluation::cells(seed)?;
         let original = Arrangement::Original(spec.sms);
-        let sparse = Traffic::poisson(SPARSE, PAUSE, seed);
+        let sparse = Traffic::new(Process::Poisson, SPARSE, PAUSE, seed);
         let first = cell(spec, &server, &sparse, (None, original.clone()));
         self.common.compute("a request", &mut cells, std::slice::from_ref(&first))?;
         let single = percentile(&latencies(&server, &sparse, &cells.get(&first)?), 0.5);
         let mut rows = Vec::new();
         for &load in loads {
-            let traffic = Traffic::poisson(self.requests(), single / load, seed);
+            let traffic =
+                Traffic::new(self.arrivals.process(), self.requests(), single / load, seed);
             let here =
                 |neighbour, arrangement| cell(spec, &server, &traffic, (neighbour, arrangement));
             let alone = here(None, original.clone());
@@ -163,7 +198,9 @@ impl LatencyArgs {
                 );
             }
             self.common.compute("requests", &mut cells, &wanted)?;
-            let unshared = latencies(&server, &traffic, &cells.get(&alone)?);
+            let alone = cells.get(&alone)?;
+            let left = left(&alone);
+            let unshared = latencies(&server, &traffic, &alone);
             for (&name, &neighbour) in NEIGHBOURS.iter().zip(&neighbours) {
                 let speed =
                     batch(&batch_alone(spec, neighbour, &traffic), &mut cells, 0, &traffic)?;
@@ -172,6 +209,7 @@ impl LatencyArgs {
                     let found = latencies(&server, &traffic, &cells.get(&cell)?);
                     let target = TARGET * percentile(&unshared, 0.99);
                     let within = found.iter().filter(|latency| **latency <= target).count();
+                    let batch = batch(&cell, &mut cells, 1, &traffic)? / speed.max(1e-9);
                     rows.push(Row {
                         load,
                         neighbour: name,
@@ -179,7 +217,9 @@ impl LatencyArgs {
                         latency: PARTS.map(|part| percentile(&found, part)),
                         alone: PARTS.map(|part| percentile(&unshared, part)),
                         attained: within as f64 / found.len().max(1) as f64,
-                        batch: batch(&cell, &mut cells, 1, &traffic)? / speed.max(1e-9),
+                        batch,
+                        of_left: batch / left.max(1e-9),
+                        all: found,
                     });
                 }
             }
@@ -188,6 +228,12 @@ impl LatencyArgs {
             let of_seed = folder.join(format!("seed-{seed}"));
             let folder = if self.seeds.len() > 1 { &of_seed } else { folder };
             write_files(folder, &[("requests.csv", csv(&rows))])?;
+            for &load in loads {
+                for neighbour in NEIGHBOURS {
+                    let name = format!("latency-{load}-{neighbour}.svg");
+                    write_files(folder, &[(&name, plot(&rows, load, neighbour))])?;
+                }
+            }
         }
         Ok(Studied { metrics: metrics(&rows, single), text: table(&rows) })
     }
@@ -231,6 +277,29 @@ fn latencies(server: &Application, traffic: &Traffic, shared: &Shared) -> Vec<f6
     shared.shares.first().map(|share| traffic.latencies(server, &share.track)).unwrap_or_default()
 }
 
+/// The part of the SM-time that the server leaves alone. An SM is used while it holds a CTA.
+fn left(alone: &Shared) -> f64 {
+    let used = alone.counters.work.sm_cycles as f64;
+    (1.0 - used / (alone.counters.powered_sm_cycles as f64).max(1.0)).max(0.0)
+}
+
+/// The part of requests that took at most so long, beside one batch program under each way.
+fn plot(rows: &[Row], load: f64, neighbour: &str) -> String {
+    let here =
+        rows.iter().filter(|row| row.neighbour == neighbour && (row.load - load).abs() < 1e-9);
+    let line = |row: &Row| {
+        // Decades of latency, so that queues of milliseconds and requests of 100 µs both show.
+        let at = |percent: i32| {
+            let part = f64::from(percent) / 100.0;
+            ((percentile(&row.all, part) / 1e3).max(1.0).log10(), f64::from(percent))
+        };
+        Line { name: row.way.into(), points: (1..=100).map(at).collect(), dashed: false }
+    };
+    let lines: Vec<Line> = here.map(line).collect();
+    let title = format!("Latency beside {neighbour}, load {load}");
+    curves(&title, "log10 of the latency in µs", "per cent of requests", &lines)
+}
+
 /// CTAs of a batch program by the end of the traffic.
 fn batch(
     cell: &Cell<'_>,
@@ -253,6 +322,8 @@ fn metrics(rows: &[Row], single: f64) -> Vec<Metric> {
         }
         metrics.push(Metric::plain(name("within the target"), 100.0 * row.attained, "%"));
         metrics.push(Metric::plain(name("batch program"), 100.0 * row.batch, "%"));
+        let of_left = name("batch program, of the SM-time left");
+        metrics.push(Metric::plain(of_left, 100.0 * row.of_left, "%"));
     }
     metrics
 }
@@ -268,6 +339,7 @@ fn table(rows: &[Row]) -> String {
         "P99 OVER ALONE",
         "IN TIME",
         "BATCH",
+        "OF LEFT",
     ]);
     let micros = |nanos: f64| format!("{:.0} µs", nanos / 1e3);
     for row in rows {
@@ -276,11 +348,13 @@ fn table(rows: &[Row]) -> String {
         cells.push(format!("{:.2}", row.latency[1] / row.alone[1].max(1e-9)));
         cells.push(format!("{:.1} %", 100.0 * row.attained));
         cells.push(format!("{:.1} %", 100.0 * row.batch));
+        cells.push(format!("{:.1} %", 100.0 * row.of_left));
         table.row(cells);
     }
     format!(
         "\nIN TIME: requests within {TARGET} × the 99th percentile alone; BATCH: CTAs of the batch \
-         program against a run without the server\n\n{}",
+         program against a run without the server; OF LEFT: BATCH by the part of the SM-time that \
+         the server leaves alone\n\n{}",
         table.render()
     )
 }
@@ -288,14 +362,14 @@ fn table(rows: &[Row]) -> String {
 fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "load,neighbour,way,p50_ns,p99_ns,p999_ns,alone_p50_ns,alone_p99_ns,alone_p999_ns,\
-         attained,batch\n",
+         attained,batch,batch_of_left\n",
     );
     for row in rows {
         let _ = write!(text, "{},{},{}", row.load, row.neighbour, row.way);
         for value in row.latency.iter().chain(&row.alone) {
             let _ = write!(text, ",{value:.0}");
         }
-        let _ = writeln!(text, ",{:.4},{:.4}", row.attained, row.batch);
+        let _ = writeln!(text, ",{:.4},{:.4},{:.4}", row.attained, row.batch, row.of_left);
     }
     text
 }
