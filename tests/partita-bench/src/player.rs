@@ -35,6 +35,8 @@ pub(crate) struct Player<'a> {
     /// Its session is closed.
     pub(crate) has_left: bool,
     pub(crate) track: Track,
+    /// SM-nanoseconds of its partition so far.
+    pub(crate) sm_nanos: u64,
 }
 
 impl Player<'_> {

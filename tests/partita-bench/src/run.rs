@@ -144,6 +144,9 @@ pub struct Share {
     pub last_class: Option<Class>,
     /// Its SMs at the end.
     pub sms: u16,
+    /// SM-nanoseconds of its partition, from the first launch to the end, looked at every 2 µs; 0
+    /// where SMs are not divided.
+    pub sm_nanos: u64,
     /// CTAs of its first kernel, as it is written, that fit on an SM; 0 without kernels.
     pub ctas_per_sm: u16,
 }
@@ -330,6 +333,7 @@ impl<'a> Stage<'a> {
             left: None,
             has_left: false,
             track: Track::default(),
+            sm_nanos: 0,
         });
         Ok(())
     }
@@ -425,6 +429,7 @@ impl<'a> Stage<'a> {
                 evidence: classes.map(|classes| classes.evidence),
                 last_class: classes.map(|classes| classes.last),
                 sms: report.map_or(0, |report| report.sms.len()),
+                sm_nanos: player.sm_nanos,
                 ctas_per_sm,
             }
         });
@@ -462,10 +467,14 @@ impl<'a> Stage<'a> {
         self.carry_out();
     }
 
-    /// Notes how far everybody got.
+    /// Notes how far everybody got, and with which SMs.
     fn look(&mut self, begin: Nanos) {
         let now = self.device.now().saturating_sub(begin).0;
+        let reports = self.engine.partition_reports();
         for player in &mut self.players {
+            let report = reports.iter().find(|report| report.application == player.id);
+            let sms = report.map_or(0, |report| u64::from(report.sms.len()));
+            player.sm_nanos += sms * now.saturating_sub(player.track.end());
             player.track.see(now, self.engine.ctas_completed_now(&mut self.device, player.id));
         }
     }

@@ -226,6 +226,37 @@ fn cd_search_tries_a_mix() {
     assert_eq!(mixes.lines().count(), 2, "a head and one mix: {mixes}");
 }
 
+/// A pair of each split on a GPU that is small enough to be emulated quickly.
+#[test]
+fn shares_are_held_and_found_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = include_str!("../../../daemon/partita-emu/specs/cd-search-24.toml");
+    let spec = spec.replacen("sms = 24 ", "sms = 4 ", 1);
+    let path = folder.path().join("four.toml");
+    std::fs::write(&path, spec).unwrap();
+    let arguments = ["shares", "--quick", "--kinds", "compute", "--micros", "200", "--json"];
+    let json = || {
+        let mut command = bench(&arguments);
+        command.arg("--spec").arg(&path).arg("--out").arg(folder.path());
+        command.env("PARTITA_CACHE_DIR", folder.path());
+        serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
+    };
+    let first = json();
+    let metrics = first["metrics"].as_array().unwrap();
+    let held: Vec<&Value> = metrics
+        .iter()
+        .filter(|metric| metric["name"].as_str().unwrap().ends_with(": SMs held"))
+        .collect();
+    assert_eq!(held.len(), 2 * 3 * 2, "splits, ways and programs: {first}");
+    let with_goal: Vec<_> = held.iter().filter_map(|metric| metric["met"].as_bool()).collect();
+    assert_eq!(with_goal, [true; 8], "{first}");
+    assert_eq!(held[1]["goal"], 3.0, "{first}");
+    let table = std::fs::read_to_string(folder.path().join("shares.csv")).unwrap();
+    assert_eq!(table.lines().count(), 1 + held.len(), "{table}");
+    assert_eq!(json(), first);
+    expect(&mut bench(&["shares", "--kinds", "slow"]), 2, &["compute, memory, mixed, bursty"]);
+}
+
 #[test]
 fn wrong_usage() {
     expect(&mut bench(&["cd-search", "--only", "lu"]), 1, &["no workload `lu`", "gesummv"]);

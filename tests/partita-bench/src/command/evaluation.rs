@@ -1,7 +1,7 @@
 //! What the benchmarks of policies have in common: options, and runs that are kept on disk.
 //!
-//! `cd_search`, `kernelet`, `latency`, `masola`, `policies`, `punyala` and `slate` take these
-//! options. What a benchmark asks further is its own.
+//! `cd_search`, `kernelet`, `latency`, `masola`, `policies`, `punyala`, `shares` and `slate` take
+//! these options. What a benchmark asks further is its own.
 
 use crate::shown;
 use clap::Args;

@@ -21,6 +21,7 @@
 //! | `ptx` | the PTX compiler |
 //! | `punyala` | Punyala's matching and SMRA against even shares, by queues |
 //! | `rig` | a device by itself, for `gpu` |
+//! | `shares` | SMs and speed that applications get, against what their terms ask for |
 //! | `slate` | Slate's table against MPS, time slices, even shares and an oracle |
 //! | `wire` | the border between processes |
 
@@ -40,6 +41,7 @@ mod policies;
 mod ptx;
 mod punyala;
 mod rig;
+mod shares;
 mod slate;
 mod wire;
 
@@ -73,6 +75,7 @@ enum Command {
     Ptx(ptx::PtxArgs),
     Punyala(punyala::PunyalaArgs),
     Resize(live::ResizeArgs),
+    Shares(shares::SharesArgs),
     Slate(slate::SlateArgs),
     Wire(wire::WireArgs),
 }
@@ -94,6 +97,7 @@ fn main() -> ExitCode {
         Command::Ptx(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Punyala(args) => args.execute(),
         Command::Resize(args) => args.execute(),
+        Command::Shares(args) => args.execute(),
         Command::Slate(args) => args.execute(),
         Command::Wire(args) => args.report().and_then(|report| shown(&report, args.json)),
     })
