@@ -20,8 +20,8 @@
 //! measurement, unless one round of its CTAs does. A launch that is expected to take no longer runs
 //! whole. The device does not see what a slice costs the host, so a slice takes no less than
 //! [`SHORTEST_SLICE`] once the search has ended. Beside an application of priority `latency` a
-//! slice takes no longer than [`URGENT_SLICE`], whatever that costs. Where the device tells no time, slices have
-//! [`ROUNDS`] rounds.
+//! slice takes no longer than [`URGENT_SLICE`], whatever that costs. Where the device tells no
+//! time, slices have [`ROUNDS`] rounds.
 
 use crate::launches::Spec;
 use partita_model::Nanos;
