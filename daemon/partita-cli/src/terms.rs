@@ -102,13 +102,13 @@ impl TermsArgs {
 /// An entitlement in a table: `8-24, weight 2, latency`.
 pub fn in_short(entitlement: &Entitlement) -> String {
     let neutral = Entitlement::default();
-    let Entitlement { min, max, weight, priority, .. } = *entitlement;
+    let Entitlement { min, weight, priority, .. } = *entitlement;
     let mut words = Vec::new();
-    match (min > 0, max < neutral.max) {
-        (true, true) => words.push(format!("{min}-{max} SMs")),
-        (true, false) => words.push(format!("{min}+ SMs")),
-        (false, true) => words.push(format!("≤ {max} SMs")),
-        (false, false) => {}
+    match (min, entitlement.limit()) {
+        (0, Some(max)) => words.push(format!("≤ {max} SMs")),
+        (0, None) => {}
+        (min, Some(max)) => words.push(format!("{min}-{max} SMs")),
+        (min, None) => words.push(format!("{min}+ SMs")),
     }
     if weight != neutral.weight {
         words.push(format!("weight {}", weight.get()));

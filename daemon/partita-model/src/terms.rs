@@ -354,6 +354,12 @@ impl Entitlement {
         }
     }
 
+    /// The maximum, where the application has one.
+    #[must_use]
+    pub fn limit(&self) -> Option<u16> {
+        Some(self.max).filter(|max| *max < Entitlement::default().max)
+    }
+
     /// Whether nothing was said of the application.
     #[must_use]
     pub fn is_neutral(&self) -> bool {

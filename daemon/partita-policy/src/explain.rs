@@ -48,13 +48,13 @@ fn entitled(
     gets: u16,
     (least, need, yields): (u16, Option<u16>, bool),
 ) -> String {
-    let Entitlement { min, max, weight, priority, .. } = *entitlement;
+    let Entitlement { min, weight, priority, .. } = *entitlement;
     let sms = |count: u16| if count == 1 { "1 SM".to_owned() } else { format!("{count} SMs") };
     let mut terms = Vec::new();
     if min > 0 {
         terms.push(format!("a minimum of {}", sms(min)));
     }
-    if max < u16::MAX {
+    if let Some(max) = entitlement.limit() {
         terms.push(format!("a maximum of {}", sms(max)));
     }
     if weight != Weight::default() {

@@ -285,17 +285,18 @@ impl Page {
             ("partition_compared", "That of launches whose time alone is known", time.clone());
         counters(encoder, metric, of(|one| Some(one.account.usage.compared_ns * NANOS)))?;
         let metric =
-            ("partition_alone", "What these would have taken alone on the whole GPU", time);
+            ("partition_alone", "What these would have taken alone on the whole GPU", time.clone());
         counters(encoder, metric, of(|one| Some(one.account.usage.alone_ns * NANOS)))?;
-        let time = Some(Unit::Seconds);
         let metric = ("partition_busy", "Time with work that keeps to its SMs", time.clone());
         counters(encoder, metric, of(|one| Some(seconds(one.account.usage.busy_ns))))?;
         let metric = ("partition_short", "That in which it had fewer SMs than its minimum", time);
         counters(encoder, metric, of(|one| Some(seconds(one.account.usage.short_ns))))?;
         let metric = ("partition_minimum_sms", "SMs that it has whenever it has work", None);
         gauges(encoder, metric, of(|one| Some(one.account.entitlement?.min.into())))?;
-        let metric = ("partition_maximum_sms", "SMs that it has at most", None);
-        gauges(encoder, metric, of(|one| Some(one.account.entitlement?.max.into())))?;
+        let metric =
+            ("partition_maximum_sms", "SMs that it has at most, where it has a limit", None);
+        let maximum = of(|one| Some(one.account.entitlement?.limit()?.into()));
+        gauges(encoder, metric, maximum)?;
         let metric = ("partition_faults", "Sessions of it that have failed", None);
         counters(encoder, metric, of(|one| Some(as_float(one.account.usage.faults))))
     }
@@ -343,6 +344,10 @@ mod tests {
     const DASHBOARD: &str = include_str!("../../../docs/grafana/partita.json");
 
     fn page(progress: Option<f64>) -> GpuPage {
+        page_with(progress, 16)
+    }
+
+    fn page_with(progress: Option<f64>, max: u16) -> GpuPage {
         let mut totals = Totals::default();
         totals.resizes.insert(ResizeReason::Interval, 2);
         totals.faults.insert("CUDA_ERROR_LAUNCH_TIMEOUT".into(), 1);
@@ -358,7 +363,7 @@ mod tests {
             launches: 7,
             ctas: 70,
             stuck: false,
-            entitlement: Some(Entitlement { min: 8, max: 16, ..Entitlement::default() }),
+            entitlement: Some(Entitlement { min: 8, max, ..Entitlement::default() }),
             usage: Usage {
                 sm_ns: 1_500_000_000,
                 progress,
@@ -405,6 +410,8 @@ mod tests {
         assert!(!text.contains("secret"));
         let unknown = super::text(vec![page(None)], true).unwrap();
         assert!(!unknown.contains("throughput_ratio{") && unknown.ends_with("# EOF\n"));
+        let unlimited = super::text(vec![page_with(None, u16::MAX)], false).unwrap();
+        assert!(!unlimited.contains("maximum_sms{"), "{unlimited}");
     }
 
     #[test]

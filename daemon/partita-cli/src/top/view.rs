@@ -23,6 +23,8 @@ const COLOURS: [Color; 6] =
     [Color::Blue, Color::Yellow, Color::Green, Color::Magenta, Color::Cyan, Color::Red];
 /// Decisions get at most this many lines.
 const DECISION_LINES: u16 = 8;
+/// Terms get at most this many lines.
+const TERMS_LINES: usize = 3;
 
 const HELP: &str = "\
  up, down, k, j   choose an application
@@ -65,7 +67,7 @@ pub fn draw(frame: &mut Frame<'_>, top: &Top, colour: bool) {
     let map = map(status, area.width, &paint);
     let map_lines = u16::try_from(map.len()).unwrap_or(u16::MAX).min(area.height / 4);
     let decisions = (area.height / 3).min(DECISION_LINES);
-    let head = head(status, gpus, top, &paint);
+    let head = head(status, gpus, top, (area.width, &paint));
     let parts = [
         Constraint::Length(u16::try_from(head.len()).unwrap_or(u16::MAX)),
         Constraint::Length(map_lines),
@@ -116,7 +118,12 @@ fn index(id: ApplicationId, status: &GpuStatus) -> usize {
 }
 
 /// The GPU, its memory, its faults, and terms where anything was said of anybody.
-fn head(status: &GpuStatus, gpus: usize, top: &Top, paint: &Paint) -> Vec<Line<'static>> {
+fn head(
+    status: &GpuStatus,
+    gpus: usize,
+    top: &Top,
+    (width, paint): (u16, &Paint),
+) -> Vec<Line<'static>> {
     let gpu = &status.gpu;
     let which =
         if gpus > 1 { format!("{} (one of {gpus})", gpu.number) } else { gpu.number.to_string() };
@@ -145,22 +152,32 @@ fn head(status: &GpuStatus, gpus: usize, top: &Top, paint: &Paint) -> Vec<Line<'
         Line::styled(faults.join("; "), paint.fault())
     };
     let mut lines = vec![Line::styled(first, Paint::heading()), memory.into(), faults];
-    lines.extend(terms(status));
+    lines.extend(terms(status, width.into()));
     lines
 }
 
-/// What each application may have of the SMs, and what it has where that is less.
-fn terms(status: &GpuStatus) -> Option<Line<'static>> {
+/// What each application may have of the SMs, and what it has where a part of its minimum is
+/// missing. An application without SMs lends them or waits, which its state tells.
+fn terms(status: &GpuStatus, width: usize) -> Vec<Line<'static>> {
     let said = status.applications.iter().filter_map(|application| {
         let entitlement = application.entitlement.as_ref()?;
         let own = status.partitions.iter().find(|one| one.application == application.id);
         let sms = own.map_or(0, |partition| partition.sms.len());
         let sign = letter(index(application.id, status));
-        let has = if sms < entitlement.min { format!(" (has {sms})") } else { String::new() };
+        let is_short = (1..entitlement.min).contains(&sms);
+        let has = if is_short { format!(" (has {sms})") } else { String::new() };
         Some(format!("{sign} {}{has}", in_short(entitlement)))
     });
     let said: Vec<String> = said.collect();
-    (!said.is_empty()).then(|| Line::from(format!("terms {}", said.join("; "))))
+    if said.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = wrap(&format!("terms {}", said.join("; ")), width);
+    if lines.len() > TERMS_LINES {
+        lines.truncate(TERMS_LINES - 1);
+        lines.push("more terms: partita status".into());
+    }
+    lines.into_iter().map(Line::from).collect()
 }
 
 fn faults(status: &GpuStatus, top: &Top) -> Vec<String> {
@@ -429,6 +446,28 @@ mod tests {
         top.absorb(Ok(report));
         let lines = text(&top, (80, 24));
         has(&lines, &["terms a 8+ SMs, latency; b 9-12 SMs, latency (has 8)"]);
+        has(&lines, &["q quit"]);
+    }
+
+    #[test]
+    fn lent_sms_are_not_missing_and_many_terms_are_cut() {
+        let mut report = samples::report();
+        report.applications[1].entitlement =
+            Some(Entitlement { min: 9, max: 12, ..Entitlement::default() });
+        report.partitions.truncate(1);
+        let mut top = Top::new();
+        top.absorb(Ok(report.clone()));
+        let lines = text(&top, (80, 24));
+        has(&lines, &["terms b 9-12 SMs"]);
+        assert!(!lines.iter().any(|line| line.contains("(has")), "{lines:#?}");
+        for id in 3..30 {
+            let mut other = report.applications[1].clone();
+            other.id = ApplicationId(id);
+            report.applications.push(other);
+        }
+        top.absorb(Ok(report));
+        let lines = text(&top, (80, 24));
+        has(&lines, &["more terms: partita status"]);
         has(&lines, &["q quit"]);
     }
 
