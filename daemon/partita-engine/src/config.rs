@@ -11,7 +11,8 @@ pub struct EngineConfig {
     /// Longest time for which an application without work keeps its SMs. The time follows its own
     /// gaps between launches.
     pub idle_grace: Nanos,
-    /// The same for applications of priority `latency`, which have their SMs back within a task.
+    /// The same for applications of priority `latency`, which have their SMs back within a task:
+    /// the time that a loan costs, below which an owner that lends would lose.
     pub urgent_grace: Nanos,
     /// Whether applications whose kernels run alone give others their share of time, and by which
     /// clock.

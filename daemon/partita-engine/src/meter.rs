@@ -27,13 +27,12 @@ impl Metered {
     /// What it has had until now.
     fn until(&self, now: Nanos) -> Usage {
         let time = now.saturating_sub(self.since).0;
-        let with = |sum: u64, more: u64| sum.saturating_add(more);
         let mut usage = self.usage;
-        usage.sm_ns = with(usage.sm_ns, u64::from(self.sms).saturating_mul(time));
+        usage.sm_ns = usage.sm_ns.saturating_add(u64::from(self.sms).saturating_mul(time));
         if self.works {
-            usage.busy_ns = with(usage.busy_ns, time);
+            usage.busy_ns = usage.busy_ns.saturating_add(time);
             if self.sms < self.minimum {
-                usage.short_ns = with(usage.short_ns, time);
+                usage.short_ns = usage.short_ns.saturating_add(time);
             }
         }
         usage
@@ -100,7 +99,7 @@ impl Meter {
         metered.works = works;
     }
 
-    /// An application is to have so many SMs when it has work.
+    /// Sets an application's minimum: the SMs that it is to have whenever it has work.
     pub(crate) fn promised(&mut self, id: ApplicationId, now: Nanos, minimum: u16) {
         let known = self.applications.get(&id).map_or(0, |metered| metered.minimum);
         if known != minimum {

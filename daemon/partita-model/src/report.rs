@@ -310,12 +310,6 @@ pub enum CopyKind {
     Fill,
 }
 
-impl CopyKind {
-    /// All kinds, in the order in which pictures show them.
-    pub const ALL: [CopyKind; 4] =
-        [CopyKind::HostToDevice, CopyKind::DeviceToHost, CopyKind::DeviceToDevice, CopyKind::Fill];
-}
-
 impl fmt::Display for CopyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {

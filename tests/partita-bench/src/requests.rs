@@ -2,8 +2,8 @@
 //!
 //! A request is a chain of small dependent launches, as inference has them: matrix products,
 //! transpositions and element-wise kernels. Requests arrive whatever the server is doing (open
-//! loop), so waiting counts. A latency goes from the arrival of a request to
-//! the end of its last CTA. An arrival is noticed within 2 µs, and so is an end.
+//! loop), so waiting counts. A latency goes from the arrival of a request to the end of its last
+//! CTA. An arrival is noticed within 2 µs, and so is an end.
 
 use crate::application::{Application, Buffer, Param, Step};
 use crate::arrivals::{in_one_stream, poisson};
@@ -71,12 +71,12 @@ pub enum Process {
     Poisson,
     /// All as far apart.
     Uniform,
-    /// So many at once; bursts are independent of each other.
+    /// Bursts of this many requests, which are independent of each other.
     Bursts(usize),
 }
 
 impl Traffic {
-    /// So many requests, on the average so many nanoseconds after each other.
+    /// `requests` requests, which come `mean_nanos` nanoseconds after each other on the average.
     #[must_use]
     pub fn new(process: Process, requests: usize, mean_nanos: f64, seed: u64) -> Traffic {
         let poisson = |count, mean| poisson(1, count, mean, seed).pop().unwrap_or_default();
@@ -99,8 +99,8 @@ impl Traffic {
         Traffic { arrivals }
     }
 
-    /// Bursts of so many requests at once, the first at the start, until the end. Times are in
-    /// nanoseconds.
+    /// A burst of `requests` requests every `apart` nanoseconds: the first at 0, the last before
+    /// `end` nanoseconds.
     #[must_use]
     pub fn bursts(requests: usize, apart: u64, end: u64) -> Traffic {
         let step = usize::try_from(apart.max(1)).unwrap_or(usize::MAX);

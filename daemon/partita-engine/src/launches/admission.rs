@@ -139,7 +139,9 @@ impl Launches {
     pub(crate) fn wait_for_turn(&mut self, turn: &Turn<'_>, place: Place, pending: &Pending) {
         let Place { session, application, stream, main } = place;
         let kind = Kind::of(pending.is_confined());
-        self.look_after_urgent(place, kind, turn.now());
+        if kind == Kind::Alone {
+            self.look_after_urgent(application, turn.now());
+        }
         self.waiting.insert(pending.ticket(main), Waiting { application, session, stream, kind });
     }
 

@@ -10,11 +10,13 @@
 //! for launches that run alone for about 1 % of the time in which it has work. One that comes while
 //! such a launch runs waits for its end: two slices ([`super::slice`]) or one launch.
 //!
-//! A launch may be held back on an idle device. So nobody yields but where the engine's caller lets
-//! time pass then ([`crate::Rests::ByDevice`]).
+//! A launch may be held back on an idle device. Applications yield only where the engine's caller
+//! then lets time pass ([`crate::Rests::ByDevice`]).
+//!
+//! This page decides who yields. The order of all other launches is [`super::admission`]'s.
 
+use super::Launches;
 use super::waiting::Kind;
-use super::{Launches, Place};
 use partita_model::{ApplicationId, Nanos};
 use std::collections::BTreeMap;
 
@@ -23,7 +25,7 @@ const PATIENCE: Nanos = Nanos(10_000_000);
 /// The time for which an application is held back, as a multiple of its last turn.
 const SHARE: u64 = 99;
 
-/// Who is at work with priority `latency`, and who is held back.
+/// The applications of priority `latency` that are at work, and those that are held back.
 #[derive(Debug, Default)]
 pub(super) struct Yielding {
     /// Applications of priority `latency`, with the end of their grace where they have no launches.
@@ -89,12 +91,9 @@ impl Launches {
         self.yielding.urgent = urgent;
     }
 
-    /// A launch waits. Where urgent ones hold it back, the engine looks again when they do not.
-    pub(super) fn look_after_urgent(&mut self, place: Place, kind: Kind, now: Nanos) {
-        let application = place.application;
-        if kind != Kind::Alone {
-            return;
-        }
+    /// A launch that runs alone waits. Where urgent ones hold it back, the engine looks again when
+    /// they do not.
+    pub(super) fn look_after_urgent(&mut self, application: ApplicationId, now: Nanos) {
         if self.yielding.urgent_until(application).is_some_and(|until| until > now) {
             // It counts from the first time, also where it then waits for launches in flight.
             self.yielding.held.entry(application).or_insert(now);

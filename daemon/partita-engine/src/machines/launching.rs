@@ -411,7 +411,7 @@ impl Machines {
         }
     }
 
-    /// Notes which applications of priority `latency` are at work: others yield to them.
+    /// Notes which applications of priority `latency` are at work: all others yield to them.
     fn see_urgent(&mut self, turn: &Turn<'_>) {
         if turn.config().rests != Rests::ByDevice {
             return;

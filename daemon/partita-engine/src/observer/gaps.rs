@@ -14,7 +14,8 @@
 //!   than the bound of the grace is a pause and says nothing of gaps. The memory of a long gap
 //!   fades by an eighth of the difference with each shorter one.
 //!
-//! The bound is [`crate::EngineConfig::idle_grace`]. A session that has ended keeps no SMs at all.
+//! The bound is [`crate::EngineConfig::idle_grace`], or [`crate::EngineConfig::urgent_grace`] for
+//! applications of priority `latency`. A session that has ended keeps no SMs at all.
 
 use super::cta_times::LONGEST;
 use partita_model::Nanos;

@@ -59,6 +59,16 @@ impl Copier {
     }
 }
 
+/// All copy to the device at once.
+fn copy_all(world: &mut World, copiers: &[Copier]) {
+    for copier in copiers {
+        copier.to_device(world);
+    }
+    for copier in copiers {
+        assert_eq!(world.synchronize(copier.session), 0);
+    }
+}
+
 fn greedy(world: &mut World) -> Vec<Copier> {
     (0..SESSIONS).map(|_| Copier::new(world, GREEDY, LONG)).collect()
 }
@@ -128,12 +138,7 @@ fn users_take_turns() {
 fn a_user_alone_copies_in_one_piece() {
     let mut world = World::new(4);
     let copiers = greedy(&mut world);
-    for copier in &copiers {
-        copier.to_device(&mut world);
-    }
-    for copier in &copiers {
-        assert_eq!(world.synchronize(copier.session), 0);
-    }
+    copy_all(&mut world, &copiers);
     assert_eq!(world.device.copied.len(), SESSIONS);
     world.finish();
 }
@@ -289,12 +294,7 @@ fn the_trace_has_whole_copies() {
     let small = Copier::new(&mut world, TenantId(1000), SHORT);
     let greedy = greedy(&mut world);
     small.check(&mut world);
-    for copier in &greedy {
-        copier.to_device(&mut world);
-    }
-    for copier in &greedy {
-        assert_eq!(world.synchronize(copier.session), 0);
-    }
+    copy_all(&mut world, &greedy);
     let pieces = world.device.copied.iter().filter(|(_, bytes)| *bytes == PIECE).count();
     assert_eq!(pieces as u64, greedy.len() as u64 * LONG / PIECE);
     let of = |tenant| {

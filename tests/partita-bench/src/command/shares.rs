@@ -2,9 +2,9 @@
 //!
 //! Each run gives applications parts of the SMs in one of three ways: a minimum that is also the
 //! maximum, a weight, or a fixed split without a policy. The last application's minimum is one SM
-//! less, because minima never take the last SM. Speed is held against two runs alone on
-//! the same number of SMs: the kernels as they were written, and the same workers that share.
-//! The second tells what neighbours cost, and the first also what being resizable costs.
+//! less, because minima never take the last SM. Speed is held against two runs alone on the same
+//! number of SMs: the kernels as they were written, and the same workers that share. The second
+//! tells what neighbours cost, and the first also what being resizable costs.
 //! A thread percentage of MPS holds for all clients of the emulated GPU alike; MPS is left out.
 
 use crate::cd_search::seeds::combined;
@@ -40,13 +40,14 @@ const QUICK_MICROS: u64 = 1_000;
 const WARM: u64 = 4;
 /// SMs held may differ by this part of those asked for.
 const HELD: f64 = 0.01;
-/// Speed may miss that of the same SMs alone by so many per cent, where no bandwidth is shared.
+/// The goal: where no bandwidth is shared, speed misses that of the same SMs alone by at most this
+/// many per cent.
 const MISSED: f64 = 3.0;
 /// Requests of a burst, and nanoseconds from one burst to the next.
 const BURST: usize = 4;
 const BURSTS_APART: u64 = 500_000;
 
-/// The splits, in parts; where there are more applications than two they take turns.
+/// The splits, in parts. In a split of more than two, the two programs of a kind alternate.
 const SPLITS: [(&str, &[u16]); 6] = [
     ("10/90", &[10, 90]),
     ("50/50", &[50, 50]),
@@ -283,7 +284,7 @@ impl Programs {
         Programs { all }
     }
 
-    /// So many applications of a kind, which take turns.
+    /// `count` applications of a kind: its two programs alternate.
     fn of(&self, kind: Kind, count: usize) -> Vec<&Application> {
         let programs = kind.programs();
         let named = |name| self.all.iter().find(|one| one.name == name);
@@ -322,7 +323,7 @@ impl<'a> Runs<'a> {
         }
     }
 
-    /// A program alone on so many SMs: its kernels as they were written, and as workers.
+    /// A program alone on `sms` SMs: its kernels as they were written, and as workers.
     fn alone(&self, program: &'a Application, sms: u16) -> [Cell<'a>; 2] {
         [Arrangement::Original(sms), Arrangement::Static(vec![sms])]
             .map(|arrangement| self.together(&[program], arrangement))
@@ -347,7 +348,7 @@ fn metrics(rows: &[Row]) -> Vec<Metric> {
         let name = |what: &str| format!("{kind}, {split}, {way}, {place} {program}: {what}");
         let asked = f64::from(row.asked);
         metrics.push(Metric::plain(name("SMs asked for"), asked, ""));
-        // CD-search moves the borders of weights, and who has no work lends its SMs.
+        // CD-search moves the borders of weights, and an application without work lends its SMs.
         let holds = row.way != Way::Weights && row.kind != Kind::Bursty;
         metrics.push(if holds {
             let met = (row.held - asked).abs() <= HELD * asked;
