@@ -125,9 +125,10 @@ fn top_shows_and_steers_and_gives_the_terminal_back() {
     terminal.press(&["c"]);
     terminal.wait_for(&["Cancel all queued and running work of application"]);
     terminal.press(&["n"]);
+    // Before the first view ends: the second one writes its own as soon as it has.
+    let first = std::fs::read_to_string(&pid_file).expect("the shell wrote it");
     terminal.press(&["q"]);
     // Without a pin the policy has decided again. The second view shows that.
-    let first = std::fs::read_to_string(&pid_file).expect("the shell wrote it");
     let start = Instant::now();
     while std::fs::read_to_string(&pid_file).is_ok_and(|pid| pid == first || pid.is_empty()) {
         assert!(start.elapsed() < PATIENCE, "q ends no view:\n{}", terminal.screen());
