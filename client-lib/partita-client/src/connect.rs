@@ -1,6 +1,7 @@
 //! The way to the daemon: its socket and the handshake.
 
 use crate::terms;
+use partita_model::GpuNumber;
 use partita_wire::message::{self, MessageError};
 use partita_wire::{
     Answer, AttachError, ClientEnd, FEATURES, GpuOffer, GpuWish, HandshakeError, Hello,
@@ -168,6 +169,10 @@ pub(crate) fn own_hello(gpu: GpuWish) -> Result<Hello, ConnectError> {
         .and_then(Path::file_name)
         .map(|name| name.to_string_lossy().into_owned());
     let variable = |name: &str| std::env::var(name).ok();
+    let number = match gpu {
+        GpuWish::Number(number) => number,
+        GpuWish::First | GpuWish::Only => GpuNumber(0),
+    };
     Ok(Hello {
         protocol: PROTOCOL,
         features: FEATURES,
@@ -175,7 +180,7 @@ pub(crate) fn own_hello(gpu: GpuWish) -> Result<Hello, ConnectError> {
         program: name.unwrap_or_default(),
         application: std::env::var("PARTITA_APP").unwrap_or_default(),
         gpu,
-        terms: terms::of_environment(variable)?,
+        terms: terms::of_environment(number, variable)?,
     })
 }
 

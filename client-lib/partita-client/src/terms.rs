@@ -5,21 +5,25 @@
 //! | `PARTITA_SMS` | minimum and maximum, as in `8..24`, `8..`, `..24`, `24` or `20%..50%` |
 //! | `PARTITA_WEIGHT` | weight, 0 to 1,000 |
 //! | `PARTITA_PRIORITY` | `latency`, `normal` or `batch` |
+//! | `PARTITA_MEMORY` | device memory at most, as in `8G` |
+//! | `PARTITA_TARGET` | latency target, as in `5ms` |
 //! | `CUDA_MPS_ACTIVE_THREAD_PERCENTAGE` | a maximum in per cent of the SMs, where `PARTITA_SMS` names none |
 //! | `CUDA_MPS_CLIENT_PRIORITY` | 0 is `normal`, 1 is `batch`, where `PARTITA_PRIORITY` is not set |
+//! | `CUDA_MPS_PINNED_DEVICE_MEM_LIMIT` | device memory by GPU, as in `0=8G,1=512M` |
 //!
 //! MPS's variables are read as its documentation says: a percentage in (0, 100], fractions allowed.
 //! A value of them that MPS would refuse says nothing here.
 
 use crate::ConnectError;
-use partita_model::{Priority, SmAmount, SmRange, Terms};
+use partita_model::{GpuNumber, MemoryAmount, Priority, SmAmount, SmRange, Terms};
 use std::str::FromStr;
 
-/// The terms by the environment.
+/// The terms for a GPU by the environment.
 ///
 /// # Errors
 /// Where a variable of Partita's own means nothing.
 pub(crate) fn of_environment(
+    gpu: GpuNumber,
     variable: impl Fn(&str) -> Option<String>,
 ) -> Result<Terms, ConnectError> {
     let range: Option<SmRange> = read(&variable, "PARTITA_SMS")?;
@@ -30,12 +34,23 @@ pub(crate) fn of_environment(
         Some("1") => Some(Priority::Batch),
         _ => None,
     };
+    let limits = variable("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
+    let memory: Option<MemoryAmount> = read(&variable, "PARTITA_MEMORY")?;
     Ok(Terms {
         min: range.min,
         max: range.max.or_else(|| per_cent(percentage?.trim())),
         weight: read(&variable, "PARTITA_WEIGHT")?,
         priority: read(&variable, "PARTITA_PRIORITY")?.or(priority),
+        memory: memory.or_else(|| of_gpu(&limits?, gpu)),
+        target: read(&variable, "PARTITA_TARGET")?,
     })
+}
+
+/// A GPU's part of MPS's limits of memory.
+fn of_gpu(limits: &str, gpu: GpuNumber) -> Option<MemoryAmount> {
+    let pairs = limits.split(',').filter_map(|pair| pair.split_once('='));
+    let mut own = pairs.filter(|(number, _)| number.trim().parse() == Ok(gpu.0));
+    own.next()?.1.trim().parse().ok()
 }
 
 fn read<T: FromStr<Err = String>>(
@@ -65,7 +80,7 @@ mod tests {
     use super::*;
 
     fn terms(variables: &[(&str, &str)]) -> Result<Terms, String> {
-        of_environment(|name| {
+        of_environment(GpuNumber(1), |name| {
             let found = variables.iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| (*value).to_owned())
         })
@@ -86,13 +101,26 @@ mod tests {
         assert_eq!((found.min, found.max), (Some(SmAmount::Sms(8)), Some(SmAmount::Sms(24))));
         assert_eq!(found.weight.map(|weight| weight.get()), Some(2));
         assert_eq!(terms(&own[2..]).unwrap().priority, Some(Priority::Latency));
+        let limits = ("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "0=8G, 1=512M");
+        let bytes = |variables: &[_]| terms(variables).unwrap().memory.map(MemoryAmount::bytes);
+        assert_eq!(bytes(&[limits]), Some(512 << 20), "the GPU has number 1");
+        assert_eq!(bytes(&[limits, ("PARTITA_MEMORY", "2G")]), Some(2 << 30));
+        for nothing in ["", "0=8G", "1", "1=", "1=all", "one=1G"] {
+            assert_eq!(bytes(&[("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", nothing)]), None, "{nothing}");
+        }
+        let target = terms(&[("PARTITA_TARGET", "2.5ms")]).unwrap().target.unwrap();
+        assert_eq!(target.nanos().0, 2_500_000);
     }
 
     #[test]
     fn values_without_meaning_are_refused_by_name() {
-        for (name, value) in
-            [("PARTITA_SMS", "many"), ("PARTITA_WEIGHT", "1001"), ("PARTITA_PRIORITY", "high")]
-        {
+        for (name, value) in [
+            ("PARTITA_SMS", "many"),
+            ("PARTITA_WEIGHT", "1001"),
+            ("PARTITA_PRIORITY", "high"),
+            ("PARTITA_MEMORY", "8 apples"),
+            ("PARTITA_TARGET", "soon"),
+        ] {
             let error = terms(&[(name, value)]).unwrap_err();
             assert!(error.starts_with(name), "{error}");
         }

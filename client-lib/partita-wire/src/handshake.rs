@@ -8,7 +8,8 @@ use crate::bytes::{BytesError, Reader, Writer};
 use crate::facts::{self, GpuOffer};
 use crate::layout::{Layout, RawLayout};
 use partita_model::{
-    DeviceAddress, DeviceFacts, GpuNumber, Priority, SessionId, SmAmount, Terms, Weight,
+    DeviceAddress, DeviceFacts, GpuNumber, LatencyTarget, MemoryAmount, Nanos, Priority, SessionId,
+    SmAmount, Terms, Weight,
 };
 use std::fmt;
 use zerocopy::{FromBytes, IntoBytes};
@@ -16,7 +17,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Name of the socket in the daemon's socket directory.
 pub const SOCKET_NAME: &str = "partitad.sock";
 /// The version that this crate speaks.
-pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 4 };
+pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 5 };
 /// Optional features of this crate, one bit each. A session uses those that both sides have.
 pub const FEATURES: u64 = 0;
 
@@ -29,6 +30,8 @@ const OFFER: u32 = 3;
 const GPUS_SINCE: u16 = 2;
 /// The first minor version whose hello has terms.
 const TERMS_SINCE: u16 = 4;
+/// The first minor version whose terms have memory and a latency target.
+const LIMITS_SINCE: u16 = 5;
 const SAYS_NOTHING: u16 = 0;
 const SAYS: u16 = 1;
 const SAYS_PER_CENT: u16 = 2;
@@ -140,7 +143,8 @@ pub struct Hello {
     pub application: String,
     /// The wanted GPU; absent before protocol 2.2.
     pub gpu: GpuWish,
-    /// What the program asks for itself; absent before protocol 2.4.
+    /// What the program asks for itself; absent before protocol 2.4. Memory and latency target are
+    /// absent before 2.5.
     pub terms: Terms,
 }
 
@@ -162,6 +166,10 @@ impl Hello {
         }
         if self.protocol.minor >= TERMS_SINCE {
             write_terms(&self.terms, &mut writer);
+        }
+        if self.protocol.minor >= LIMITS_SINCE {
+            writer.u64(self.terms.memory.map_or(0, MemoryAmount::bytes));
+            writer.u64(self.terms.target.map_or(0, |target| target.nanos().0));
         }
         bytes
     }
@@ -185,7 +193,7 @@ impl Hello {
     }
 
     fn read(protocol: Protocol, mut reader: Reader<'_>) -> Result<Hello, BytesError> {
-        let hello = Hello {
+        let mut hello = Hello {
             protocol,
             features: reader.u64("features")?,
             pid: reader.u32("process id")?,
@@ -202,6 +210,10 @@ impl Hello {
                 Terms::default()
             },
         };
+        if protocol.minor >= LIMITS_SINCE {
+            hello.terms.memory = MemoryAmount::of(reader.u64("limit of memory")?);
+            hello.terms.target = read_target(&mut reader)?;
+        }
         // A later minor version may say more.
         if protocol.minor > PROTOCOL.minor {
             return Ok(hello);
@@ -236,7 +248,19 @@ fn read_terms(reader: &mut Reader<'_>) -> Result<Terms, BytesError> {
         priority: read_said(reader, "priority", |place| {
             PRIORITIES.get(usize::from(place)).copied()
         })?,
+        ..Terms::default()
     })
+}
+
+fn read_target(reader: &mut Reader<'_>) -> Result<Option<LatencyTarget>, BytesError> {
+    let at = reader.at();
+    match reader.u64("latency target")? {
+        0 => Ok(None),
+        value => {
+            let target = LatencyTarget::of(Nanos(value));
+            target.map(Some).ok_or(BytesError::Value { at, what: "latency target", value })
+        }
+    }
 }
 
 fn read_amount(reader: &mut Reader<'_>) -> Result<Option<SmAmount>, BytesError> {
@@ -495,6 +519,8 @@ mod tests {
                 max: Some(SmAmount::PerCent(50)),
                 weight: None,
                 priority: Some(Priority::Latency),
+                memory: MemoryAmount::of(8 << 30),
+                target: LatencyTarget::of(Nanos(5_000_000)),
             },
         }
     }
@@ -517,6 +543,14 @@ mod tests {
             assert_eq!(Hello::decode(&hello.encode()), Ok(hello));
         }
         let of = |minor| Protocol { major: PROTOCOL.major, minor };
+        let old = Hello { protocol: of(4), ..hello() };
+        let terms = Terms { memory: None, target: None, ..old.terms };
+        assert_eq!(Hello::decode(&old.encode()), Ok(Hello { terms, ..old }));
+        let mut bytes = hello().encode();
+        let at = bytes.len() - 8;
+        bytes[at..].copy_from_slice(&9_999_u64.to_le_bytes());
+        let error = Hello::decode(&bytes).unwrap_err().to_string();
+        assert!(error.contains(&format!("latency target at byte {at} has the value")), "{error}");
         let older = Hello { protocol: of(3), ..hello() };
         let found = Hello::decode(&older.encode()).unwrap();
         assert_eq!(found, Hello { terms: Terms::default(), ..older.clone() });

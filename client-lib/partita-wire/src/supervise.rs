@@ -453,6 +453,7 @@ mod tests {
                 ctas: 4,
                 stuck: false,
                 entitlement: Some(Entitlement { min: 4, ..Entitlement::default() }),
+                target: None,
                 usage: Usage { progress: Some(0.5), ..Usage::default() },
             }],
             totals: Totals { resizes: [(ResizeReason::Plan, 2)].into(), ..Totals::default() },

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, printable};
 use clap::{Args, Subcommand};
-use partita_model::{GpuNumber, Reservation, ReservationRequest, TenantId};
+use partita_model::{GpuNumber, MemoryAmount, Reservation, ReservationRequest, TenantId};
 
 const MAKE_EXAMPLES: &str = "\
 Examples:
@@ -262,13 +262,11 @@ fn parse_user(text: &str) -> Result<TenantId, String> {
 }
 
 fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no size: give a number and MiB, GiB or TiB, as in 8GiB");
-    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
-    let (number, unit) = text.split_at(digits);
-    let units = [("", 0), ("MiB", 20), ("GiB", 30), ("TiB", 40)];
-    let shift = units.iter().find(|(name, _)| *name == unit).ok_or_else(wrong)?.1;
-    let number: u64 = number.parse().map_err(|_| wrong())?;
-    number.checked_mul(1 << shift).ok_or_else(wrong)
+    // Schedulers give bytes.
+    match text.parse() {
+        Ok(bytes) => Ok(bytes),
+        Err(_) => text.parse().map(MemoryAmount::bytes),
+    }
 }
 
 #[cfg(test)]
@@ -280,7 +278,7 @@ mod tests {
         assert_eq!(parse_bytes("8GiB"), Ok(8 << 30));
         assert_eq!(parse_bytes("1024"), Ok(1024));
         for wrong in ["", "GiB", "8GB", "8 GiB", "-1", "99999999TiB"] {
-            assert!(parse_bytes(wrong).unwrap_err().contains("as in 8GiB"), "{wrong}");
+            assert!(parse_bytes(wrong).unwrap_err().contains("as in `8G`"), "{wrong}");
         }
         assert_eq!(parse_user("1000"), Ok(TenantId(1000)));
         assert_eq!(parse_user("root"), Ok(TenantId(0)));

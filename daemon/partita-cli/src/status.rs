@@ -2,7 +2,7 @@
 
 use crate::failure::Failure;
 use crate::table::{Table, bytes, nanos, printable};
-use crate::terms::in_short;
+use crate::terms;
 use crate::view::View;
 use clap::Args;
 use partita_model::{
@@ -188,7 +188,7 @@ fn applications(report: &StatusReport) -> Table {
         let sessions: Vec<String> =
             application.sessions.iter().map(|id| id.0.to_string()).collect();
         let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
-        let terms = application.entitlement.as_ref().map(in_short);
+        let terms = terms::of_application(application);
         let terms = terms.map(|terms| format!(" [{terms}]")).unwrap_or_default();
         table.row([
             application.id.0.to_string(),

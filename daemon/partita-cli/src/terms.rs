@@ -1,4 +1,4 @@
-//! `partita terms`: what an application may have of the SMs, changed while its kernels run; and the
+//! `partita terms`: what an application may have of the GPU, changed while its kernels run; and the
 //! same words as options of `partita run`.
 //!
 //! The command parses. The daemon decides whether the terms can hold and who may set them.
@@ -6,7 +6,10 @@
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
 use clap::Args;
-use partita_model::{Entitlement, Priority, SmRange, Terms, Weight};
+use partita_model::{
+    ApplicationReport, Entitlement, LatencyTarget, MemoryAmount, Priority, SmRange, TargetReport,
+    Terms, Weight,
+};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -16,6 +19,8 @@ Examples:
       a quarter of the SMs at least, and twice as much of the rest as an application of weight 1
   partita terms 3 --priority latency
       while application 3 has work, batch applications leave their SMs to it
+  partita terms 3 --priority latency --target 5ms
+      the same, with the fewest SMs that keep its requests within 5 ms
   partita terms 3 --reset
       what the configuration and the program say holds again
 
@@ -24,7 +29,8 @@ The options replace what was set before: give all that is to hold.
 `partita status` shows the applications and their terms, `partita why` what each has of them.
 Users may ask for less than the configuration grants them, administrators for everything.";
 
-/// Set minimum, maximum, weight and priority of an application; its running kernels follow.
+/// Set minimum, maximum, weight, priority, memory and target of an application; its running kernels
+/// follow.
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct TermsArgs {
@@ -35,7 +41,7 @@ pub struct TermsArgs {
     asked: Asked,
 
     /// Withdraw what was set.
-    #[arg(long, conflicts_with_all = ["sms", "weight", "priority"])]
+    #[arg(long, conflicts_with_all = ["sms", "weight", "priority", "memory", "latency"])]
     reset: bool,
 
     #[command(flatten)]
@@ -60,13 +66,23 @@ pub struct Asked {
     /// `latency`: batch applications leave their SMs to it while it has work; `normal`; `batch`.
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<Priority>,
+
+    /// Device memory at most, as in `8G`.
+    #[arg(long, value_name = "BYTES")]
+    memory: Option<MemoryAmount>,
+
+    /// The time that a request may take, as in `5ms`: with the priority `latency` the program gets
+    /// the fewest SMs that meet it.
+    #[arg(long = "target", value_name = "TIME")]
+    latency: Option<LatencyTarget>,
 }
 
 impl Asked {
     /// The terms.
     pub fn terms(self) -> Terms {
         let SmRange { min, max } = self.sms.unwrap_or_default();
-        Terms { min, max, weight: self.weight, priority: self.priority }
+        let Asked { weight, priority, memory, latency: target, .. } = self;
+        Terms { min, max, weight, priority, memory, target }
     }
 
     /// The environment variables by which a program asks for the same.
@@ -80,7 +96,9 @@ impl Asked {
         let weight = self.weight.map(|weight| ("PARTITA_WEIGHT", weight.get().to_string()));
         let priority =
             self.priority.map(|priority| ("PARTITA_PRIORITY", priority.name().to_owned()));
-        sms.into_iter().chain(weight).chain(priority)
+        let memory = self.memory.map(|memory| ("PARTITA_MEMORY", memory.to_string()));
+        let target = self.latency.map(|target| ("PARTITA_TARGET", target.to_string()));
+        sms.into_iter().chain(weight).chain(priority).chain(memory).chain(target)
     }
 }
 
@@ -89,7 +107,8 @@ impl TermsArgs {
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let terms = self.asked.terms();
         if terms.is_empty() && !self.reset {
-            let text = "nothing to set: give --sms, --weight or --priority, or --reset";
+            let text = "nothing to set: give --sms, --weight, --priority, --memory or --target, or \
+                        --reset";
             return Err(Failure::new(text.to_owned()).with_code(2));
         }
         let path = self.gpu.path(&format!("/v1/applications/{}/terms", self.application));
@@ -99,8 +118,19 @@ impl TermsArgs {
     }
 }
 
-/// An entitlement in a table: `8-24, weight 2, latency`.
-pub fn in_short(entitlement: &Entitlement) -> String {
+/// What was said of an application, in a table: `8-24 SMs, weight 2, latency`; and what became of
+/// its target: `target 5ms (kept 998 of 1000)`.
+pub fn of_application(application: &ApplicationReport) -> Option<String> {
+    let mut said = in_short(application.entitlement.as_ref()?);
+    if let Some(TargetReport { seen, missed, .. }) = application.target
+        && seen > 0
+    {
+        said += &format!(" (kept {} of {seen})", seen.saturating_sub(missed));
+    }
+    Some(said)
+}
+
+fn in_short(entitlement: &Entitlement) -> String {
     let neutral = Entitlement::default();
     let Entitlement { min, weight, priority, .. } = *entitlement;
     let mut words = Vec::new();
@@ -115,6 +145,12 @@ pub fn in_short(entitlement: &Entitlement) -> String {
     }
     if priority != neutral.priority {
         words.push(priority.name().to_owned());
+    }
+    if let Some(memory) = entitlement.memory {
+        words.push(format!("≤ {memory}"));
+    }
+    if let Some(target) = entitlement.target {
+        words.push(format!("target {target}"));
     }
     words.join(", ")
 }
@@ -138,19 +174,23 @@ mod tests {
 
     #[test]
     fn options_say_the_same_as_variables() {
-        let asked = parse("3 --sms 8..50% --weight 2 --priority latency").unwrap();
+        let asked = parse("3 --sms 8..50% --weight 2 --priority latency --memory 8G --target 2ms");
+        let asked = asked.unwrap();
         let variables: Vec<_> = asked.variables().collect();
         assert_eq!(
             variables,
             [
                 ("PARTITA_SMS", "8..50%".to_owned()),
                 ("PARTITA_WEIGHT", "2".to_owned()),
-                ("PARTITA_PRIORITY", "latency".to_owned())
+                ("PARTITA_PRIORITY", "latency".to_owned()),
+                ("PARTITA_MEMORY", "8GiB".to_owned()),
+                ("PARTITA_TARGET", "2ms".to_owned()),
             ]
         );
         assert_eq!("8..50%".parse(), Ok(asked.sms.unwrap()));
         assert_eq!(parse("3").unwrap().variables().count(), 0);
-        assert_eq!(in_short(&Entitlement::of(&asked.terms(), 24)), "8-12 SMs, weight 2, latency");
+        let short = in_short(&Entitlement::of(&asked.terms(), 24));
+        assert_eq!(short, "8-12 SMs, weight 2, latency, ≤ 8GiB, target 2ms");
     }
 
     #[test]
@@ -159,6 +199,9 @@ mod tests {
             ("3 --sms 8-24", "write SMs as in `24`"),
             ("3 --weight 1001", "give 0 to 1000"),
             ("3 --priority high", "it is `latency`, `normal` or `batch`"),
+            ("3 --memory 8", "write it as in `8G`"),
+            ("3 --memory much", "write it as in `8G`"),
+            ("3 --target 5", "a time from 10us to 60s"),
             ("x --weight 1", "invalid digit"),
             ("3 --reset --weight 1", "cannot be used with"),
         ] {

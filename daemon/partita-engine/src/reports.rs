@@ -1,13 +1,14 @@
 //! What the engine tells of itself.
 
 use crate::Engine;
+use crate::observer::Account;
 use partita_device::Device;
 use partita_model::{
     AccountsReport, ApplicationAccount, ApplicationId, ApplicationReport, Class, DecisionRecord,
     EventBatch, Happening, KernelReport, LaunchSize, Note, PartitionReport, PolicyReport,
     SessionId, SmSet,
 };
-use partita_policy::{Launched, explain};
+use partita_policy::{Launched, explain, explain_target};
 
 impl Engine {
     /// Every application that has a session, in order of id.
@@ -30,7 +31,8 @@ impl Engine {
                 ctas_completed: account.map_or(0, |account| account.ctas_completed()),
                 stuck_ns: machines.launches.stuck_for(id).map(|time| time.0),
                 copies_waiting: ids.clone().map(|id| machines.sessions.copies_waiting(*id)).sum(),
-                entitlement: Some(application.entitlement).filter(|own| !own.is_neutral()),
+                entitlement: Some(application.entitlement).filter(|own| !own.is_silent()),
+                target: account.and_then(Account::target),
                 kernels: self.kernel_reports(id),
             }
         };
@@ -69,6 +71,11 @@ impl Engine {
         let (selector, partitioner) = policy.names();
         let current = policy.current();
         let stuck = self.machines.launches.stuck_sentences();
+        let of_target = |(id, _)| {
+            let target = self.machines.observer.account(id)?.target()?;
+            Some(explain_target(id, &target))
+        };
+        let targets = self.machines.sessions.applications().filter_map(of_target);
         PolicyReport {
             sharing: self.common.sharing,
             selector: selector.to_owned(),
@@ -76,7 +83,7 @@ impl Engine {
             stage: current.map(|record| record.stage.clone()).unwrap_or_default(),
             stalled: self.machines.handover.stalled(),
             gated: policy.orders().gated,
-            why: self.explanation().into_iter().chain(stuck).collect(),
+            why: self.explanation().into_iter().chain(targets).chain(stuck).collect(),
             decisions: policy.records().cloned().collect(),
         }
     }
@@ -151,7 +158,8 @@ impl Engine {
                 launches: account.map_or(0, |account| account.launches_completed()),
                 ctas: account.map_or(0, |account| account.ctas_completed()),
                 stuck: machines.launches.stuck_for(id).is_some(),
-                entitlement: Some(application.entitlement).filter(|own| !own.is_neutral()),
+                entitlement: Some(application.entitlement).filter(|own| !own.is_silent()),
+                target: account.and_then(Account::target),
                 usage: self.common.meter.usage(id, now),
             }
         };

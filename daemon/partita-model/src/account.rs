@@ -1,6 +1,6 @@
 //! Accounts: what applications have had of a GPU, as metrics tell it.
 
-use crate::{ApplicationId, Entitlement, Nanos, TenantId};
+use crate::{ApplicationId, Entitlement, LatencyTarget, Nanos, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -47,9 +47,31 @@ pub struct ApplicationAccount {
     /// What it may have of the SMs; absent where nothing was said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entitlement: Option<Entitlement>,
+    /// What became of its latency target, where it has one that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetReport>,
     /// Counts of time and faults.
     #[serde(flatten)]
     pub usage: Usage,
+}
+
+/// What became of the latency target of an application of priority `latency`.
+///
+/// A request is work without a pause: from the first launch after a pause to the end of the last
+/// launch before the next one.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct TargetReport {
+    /// The target.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub target: LatencyTarget,
+    /// Requests since the target was set.
+    pub seen: u64,
+    /// Those of them that took longer.
+    pub missed: u64,
+    /// The fewest SMs that are known to meet it; absent while that is not known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sms: Option<u16>,
 }
 
 /// Time and faults of one application.

@@ -307,6 +307,12 @@ pub enum Note {
         need: Option<u16>,
         /// Whether it leaves SMs to an urgent application at present.
         yields: bool,
+        /// SMs that it has beyond an equal split, by the applications that have fewer for it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        takes: Vec<SmsOf>,
+        /// SMs that it has less than an equal split gives, by the applications that have them.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        leaves: Vec<SmsOf>,
     },
     /// There are more applications than SMs.
     NoRoom {
@@ -543,6 +549,16 @@ impl Note {
             | Note::ClassChanged { application, .. } => Some(*application),
         }
     }
+}
+
+/// SMs that one application has in place of another.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct SmsOf {
+    /// The other application.
+    pub application: ApplicationId,
+    /// The number of SMs.
+    pub sms: u16,
 }
 
 /// Why shares are even.

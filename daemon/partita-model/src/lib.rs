@@ -10,6 +10,7 @@
 
 mod account;
 mod address_part;
+mod amounts;
 mod awaited;
 mod config_report;
 mod console;
@@ -39,15 +40,18 @@ mod terms;
 pub mod texture;
 mod units;
 
-pub use account::{AccountsReport, ApplicationAccount, Histogram, ResizeReason, Totals, Usage};
+pub use account::{
+    AccountsReport, ApplicationAccount, Histogram, ResizeReason, TargetReport, Totals, Usage,
+};
 pub use address_part::AddressPart;
+pub use amounts::{LatencyTarget, MemoryAmount, SmAmount, SmRange};
 pub use awaited::{AwaitedWord, WaitCondition};
 pub use config_report::{ConfigKey, ConfigReport, ConfigValue, Origin, OriginKind, RefusedReload};
 pub use console::Console;
 pub use counters::{DeviceCounters, GridCounters};
 pub use decision::{
     ApplicationRecord, Cause, Class, DecisionRecord, EvenReason, Evidence, IntervalRecord, Level,
-    Note, Notice, Progress, Traffic, Verdict,
+    Note, Notice, Progress, SmsOf, Traffic, Verdict,
 };
 pub use dim::Dim3;
 pub use event::{EventBatch, EventItem, GpuEvent, Happening, OthersItem};
@@ -84,5 +88,5 @@ pub use resource::{
 pub use result::CudaResult;
 pub use sm_part::SmPart;
 pub use sm_set::{ParseSmSetError, SmSet};
-pub use terms::{Entitlement, Priority, SmAmount, SmRange, Terms, TermsRule, Weight};
+pub use terms::{Entitlement, Priority, Terms, TermsRule, Weight};
 pub use units::{Bytes, Cycles, DeviceAddress, MemoryAccess, Nanos};

@@ -3,7 +3,7 @@
 use crate::{
     ApplicationId, Calibration, Class, ComputeCapability, DecisionRecord, DeviceKind, Entitlement,
     GpuNumber, HostTime, KernelProfile, LaunchId, Measurements, Nanos, OperationId, SessionId,
-    Sharing, SmId, SmPart, SmSet, StreamId, TenantId, Timekeeping,
+    Sharing, SmId, SmPart, SmSet, StreamId, TargetReport, TenantId, Timekeeping,
 };
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -180,9 +180,12 @@ pub struct ApplicationReport {
     /// Copies between host and device that wait for their turn.
     #[serde(default)]
     pub copies_waiting: u64,
-    /// What it may have of the SMs; absent where nothing was said of it.
+    /// What it may have of the GPU; absent where nothing was said of it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub entitlement: Option<Entitlement>,
+    /// What became of its latency target, where it has one that counts.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<TargetReport>,
     /// Kernels that it has launched so far, in order of first launch.
     pub kernels: Vec<KernelReport>,
 }

@@ -1,132 +1,12 @@
-//! Terms: what an application may have of a GPU's SMs, as a user, an administrator or a scheduler
-//! says it, and the entitlement that follows from all terms.
+//! Terms: what an application may have of a GPU's SMs and memory, as a user, an administrator or a
+//! scheduler says it, and the entitlement that follows from all terms.
 //!
-//! Invariants: a percentage lies in 1–100, a weight in 0–1,000. An [`Entitlement`] is in SMs of one
+//! Invariants: a weight lies in 0–1,000. An [`Entitlement`] is in SMs of one
 //! GPU, and its minimum is no greater than its maximum. Who may say what is not decided here.
 
-use crate::TenantId;
+use crate::{LatencyTarget, MemoryAmount, SmAmount, TenantId};
 use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::str::FromStr;
-
-/// A number of SMs, absolute or as a part of the GPU: `24` or `30%`.
-///
-/// ```
-/// # use partita_model::SmAmount;
-/// assert_eq!("24".parse::<SmAmount>().unwrap().on(132), 24);
-/// assert_eq!("30%".parse::<SmAmount>().unwrap().on(132), 40);
-/// assert!("130%".parse::<SmAmount>().is_err());
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(into = "String", try_from = "Written")]
-pub enum SmAmount {
-    /// So many SMs.
-    Sms(u16),
-    /// Per cent of the GPU's SMs, 1–100.
-    PerCent(u8),
-}
-
-/// An amount in a file or a request: a number of SMs, or a text.
-#[derive(Deserialize)]
-#[serde(untagged)]
-enum Written {
-    Sms(i64),
-    Text(String),
-}
-
-impl SmAmount {
-    /// The number of SMs on a GPU of `sm_count`. A percentage is rounded to the nearest number, and
-    /// is one SM at least.
-    #[must_use]
-    pub fn on(self, sm_count: u16) -> u16 {
-        match self {
-            SmAmount::Sms(sms) => sms,
-            SmAmount::PerCent(part) => {
-                let sms = (u32::from(sm_count) * u32::from(part) + 50) / 100;
-                u16::try_from(sms).unwrap_or(u16::MAX).max(1)
-            }
-        }
-    }
-}
-
-impl fmt::Display for SmAmount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            SmAmount::Sms(sms) => write!(f, "{sms}"),
-            SmAmount::PerCent(part) => write!(f, "{part}%"),
-        }
-    }
-}
-
-impl From<SmAmount> for String {
-    fn from(amount: SmAmount) -> Self {
-        amount.to_string()
-    }
-}
-
-impl TryFrom<Written> for SmAmount {
-    type Error = String;
-
-    fn try_from(written: Written) -> Result<Self, String> {
-        match written {
-            Written::Sms(sms) => sms.to_string().parse(),
-            Written::Text(text) => text.parse(),
-        }
-    }
-}
-
-impl FromStr for SmAmount {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || {
-            format!("`{text}` is no number of SMs: write SMs as in `24`, or per cent as in `30%`")
-        };
-        match text.strip_suffix('%') {
-            Some(part) => {
-                let part = part.parse().ok().filter(|part| (1..=100).contains(part));
-                part.map(SmAmount::PerCent).ok_or_else(wrong)
-            }
-            None => text.parse().map(SmAmount::Sms).map_err(|_| wrong()),
-        }
-    }
-}
-
-/// A minimum and a maximum, as a command line has them: `8`, `8..24`, `8..`, `..24` or `20%..50%`.
-///
-/// ```
-/// # use partita_model::{SmAmount, SmRange};
-/// let range: SmRange = "8..24".parse().unwrap();
-/// assert_eq!((range.min, range.max), (Some(SmAmount::Sms(8)), Some(SmAmount::Sms(24))));
-/// let range: SmRange = "50%".parse().unwrap();
-/// assert_eq!((range.min, range.max), (range.max, Some(SmAmount::PerCent(50))));
-/// ```
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct SmRange {
-    /// SMs that the application has whenever it has work.
-    pub min: Option<SmAmount>,
-    /// SMs that it has at most.
-    pub max: Option<SmAmount>,
-}
-
-impl FromStr for SmRange {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let amount = |text: &str| match text {
-            "" => Ok(None),
-            text => text.parse().map(Some),
-        };
-        let range = match text.split_once("..") {
-            Some((min, max)) => SmRange { min: amount(min)?, max: amount(max)? },
-            None => SmRange { min: amount(text)?, max: amount(text)? },
-        };
-        if range == SmRange::default() {
-            return Err(format!("`{text}` says nothing: write SMs as in `8..24`, `8..` or `..24`"));
-        }
-        Ok(range)
-    }
-}
 
 /// The part of an application in what minimum and priority leave: 0–1,000, relative to the weights
 /// of the applications beside it. With weight 0 it gets only what nobody else can use.
@@ -232,6 +112,15 @@ pub struct Terms {
     /// Who yields to whom.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub priority: Option<Priority>,
+    /// Device memory that it has at most, as in `8GiB`.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryAmount>,
+    /// The time that a request of it may take, as in `5ms`. It counts with the priority `latency`,
+    /// and lets the application have the fewest SMs that meet it.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target: Option<LatencyTarget>,
 }
 
 impl Terms {
@@ -249,11 +138,14 @@ impl Terms {
             max: self.max.or(below.max),
             weight: self.weight.or(below.weight),
             priority: self.priority.or(below.priority),
+            memory: self.memory.or(below.memory),
+            target: self.target.or(below.target),
         }
     }
 
     /// What a user may ask for without any right: less than `granted`, never more. A minimum above
-    /// the granted one, a greater weight and a higher priority are cut to it.
+    /// the granted one, a greater weight, more memory, a higher priority and a shorter target are
+    /// cut to it.
     #[must_use]
     pub fn within(self, granted: &Entitlement, sm_count: u16) -> Terms {
         let min = self.min.map(|min| SmAmount::Sms(min.on(sm_count).min(granted.min)));
@@ -263,6 +155,8 @@ impl Terms {
             max,
             weight: self.weight.map(|weight| weight.min(granted.weight)),
             priority: self.priority.map(|priority| priority.min(granted.priority)),
+            memory: self.memory.map(|bytes| granted.memory.map_or(bytes, |most| bytes.min(most))),
+            target: self.target.map(|time| granted.target.map_or(time, |least| time.max(least))),
         }
     }
 }
@@ -302,7 +196,7 @@ impl TermsRule {
     }
 }
 
-/// What an application may have of one GPU's SMs.
+/// What an application may have of one GPU.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Entitlement {
@@ -318,6 +212,14 @@ pub struct Entitlement {
     pub weight: Weight,
     /// Who yields to whom.
     pub priority: Priority,
+    /// Device memory that it has at most.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory: Option<MemoryAmount>,
+    /// The time that a request may take.
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub target: Option<LatencyTarget>,
     /// SMs that it can use at present: the most CTAs that a launch of late had. Only told of
     /// `latency` applications; it bounds what they take from `batch` applications.
     #[serde(skip)]
@@ -332,6 +234,8 @@ impl Default for Entitlement {
             max: u16::MAX,
             weight: Weight::default(),
             priority: Priority::Normal,
+            memory: None,
+            target: None,
             need: None,
         }
     }
@@ -350,6 +254,8 @@ impl Entitlement {
             max,
             weight: terms.weight.unwrap_or_default(),
             priority: terms.priority.unwrap_or_default(),
+            memory: terms.memory,
+            target: terms.target,
             need: None,
         }
     }
@@ -360,10 +266,18 @@ impl Entitlement {
         Some(self.max).filter(|max| *max < Entitlement::default().max)
     }
 
-    /// Whether nothing was said of the application.
+    /// Whether nothing was said of the application at all.
+    #[must_use]
+    pub fn is_silent(&self) -> bool {
+        Entitlement { need: None, ..*self } == Entitlement::default()
+    }
+
+    /// Whether nothing was said of the application's SMs.
     #[must_use]
     pub fn is_neutral(&self) -> bool {
-        Entitlement { need: None, ..*self } == Entitlement::default()
+        let silent = Entitlement::default();
+        let Entitlement { memory, target, need, .. } = silent;
+        Entitlement { memory, target, need, ..*self } == silent
     }
 
     /// Whether the application runs whenever it has work, and takes no turns with others.
@@ -383,40 +297,8 @@ mod tests {
             max: None,
             weight: Some(Weight(weight)),
             priority: Some(priority),
+            ..Terms::default()
         }
-    }
-
-    #[test]
-    fn amounts_and_ranges_parse() {
-        for (text, expected) in [
-            ("0", Ok(SmAmount::Sms(0))),
-            ("132", Ok(SmAmount::Sms(132))),
-            ("1%", Ok(SmAmount::PerCent(1))),
-            ("100%", Ok(SmAmount::PerCent(100))),
-            ("0%", Err(())),
-            ("101%", Err(())),
-            ("-1", Err(())),
-            ("", Err(())),
-            ("%", Err(())),
-            ("65536", Err(())),
-        ] {
-            assert_eq!(text.parse::<SmAmount>().map_err(|_| ()), expected, "{text}");
-        }
-        let sms = |sms| Some(SmAmount::Sms(sms));
-        for (text, min, max) in
-            [("8", sms(8), sms(8)), ("8..", sms(8), None), ("..9", None, sms(9))]
-        {
-            assert_eq!(text.parse(), Ok(SmRange { min, max }), "{text}");
-        }
-        for wrong in ["", "..", "8...9", "a..b", "8..9%%"] {
-            assert!(wrong.parse::<SmRange>().is_err(), "{wrong}");
-        }
-    }
-
-    #[test]
-    fn a_part_of_a_small_gpu_is_an_sm_at_least() {
-        assert_eq!([1, 49, 50, 51, 100].map(|part| SmAmount::PerCent(part).on(3)), [1, 1, 2, 2, 3]);
-        assert_eq!(SmAmount::PerCent(100).on(u16::MAX), u16::MAX);
     }
 
     #[test]
@@ -447,6 +329,17 @@ mod tests {
         assert_eq!(got.priority, Priority::Normal);
         let less = terms(0, 1, Priority::Batch).within(&granted, 24);
         assert_eq!(less, terms(0, 1, Priority::Batch));
+        let limits = |memory: &str, target: &str| Terms {
+            memory: memory.parse().ok(),
+            target: target.parse().ok(),
+            ..Terms::default()
+        };
+        let granted = Entitlement::of(&limits("2G", "1ms"), 24);
+        assert_eq!(limits("3G", "10us").within(&granted, 24), limits("2G", "1ms"));
+        assert_eq!(limits("1G", "9ms").within(&granted, 24), limits("1G", "9ms"));
+        assert_eq!(Terms::default().within(&granted, 24), Terms::default());
+        let silent = Entitlement::default();
+        assert_eq!(limits("3G", "10us").within(&silent, 24), limits("3G", "10us"));
     }
 
     #[test]
@@ -465,5 +358,8 @@ mod tests {
             [(4, 4), (24, u16::MAX), (0, 1)]
         );
         assert!(Entitlement::of(&Terms::default(), 24).is_neutral());
+        let memory = Terms { memory: "1G".parse().ok(), ..Terms::default() };
+        let memory = Entitlement::of(&memory, 24);
+        assert!(memory.is_neutral() && !memory.is_silent(), "it says nothing of SMs");
     }
 }

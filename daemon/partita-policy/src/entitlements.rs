@@ -19,8 +19,8 @@
 use crate::plans::{Bounds, allot, fair_counts, fitted};
 use crate::selectors::{Rota, Selected};
 use crate::{ApplicationSample, Decision, Plan, Sample};
-use partita_model::{ApplicationId, Entitlement, Nanos, Note, Priority, SmSet, Weight};
-use std::collections::BTreeSet;
+use partita_model::{ApplicationId, Entitlement, Nanos, Note, Priority, SmSet, SmsOf, Weight};
+use std::collections::{BTreeSet, VecDeque};
 
 /// What keeps terms from one decision to the next: whose turn it is.
 #[derive(Clone, Debug, Default)]
@@ -193,8 +193,23 @@ fn parts(sample: &Sample) -> (Vec<(ApplicationId, SmSet)>, Vec<Bounds>) {
 
 /// What each application is owed and why, where anything was said of it.
 fn notes(sample: &Sample, plan: &Plan) -> Vec<Note> {
-    let is_said = |a: &&ApplicationSample| !a.entitlement.is_neutral();
+    let is_said = |a: &ApplicationSample| !a.entitlement.is_neutral();
+    if !sample.applications.iter().any(is_said) {
+        return Vec::new();
+    }
+    let exchanged = exchanged(sample, plan);
+    let part = |(application, sms): (ApplicationId, u16)| SmsOf { application, sms };
     let note = |a: &ApplicationSample| Note::Entitled {
+        takes: exchanged
+            .iter()
+            .filter(|(taker, ..)| *taker == a.application)
+            .map(|(_, giver, sms)| part((*giver, *sms)))
+            .collect(),
+        leaves: exchanged
+            .iter()
+            .filter(|(_, giver, _)| *giver == a.application)
+            .map(|(taker, _, sms)| part((*taker, *sms)))
+            .collect(),
         application: a.application,
         entitlement: a.entitlement,
         gets: plan.sms(a.application).len(),
@@ -202,7 +217,39 @@ fn notes(sample: &Sample, plan: &Plan) -> Vec<Note> {
         need: a.entitlement.need,
         yields: a.entitlement.priority == Priority::Batch && has(sample, Priority::Latency),
     };
-    sample.applications.iter().filter(is_said).map(note).collect()
+    sample.applications.iter().filter(|a| is_said(a)).map(note).collect()
+}
+
+/// Who has SMs of whose equal part: taker, giver and number. Where several take and several give,
+/// the applications pair up in order of their ids.
+fn exchanged(sample: &Sample, plan: &Plan) -> Vec<(ApplicationId, ApplicationId, u16)> {
+    let ids = || sample.applications.iter().map(|a| a.application);
+    let nothing: Vec<_> = ids().map(|id| (id, SmSet::EMPTY)).collect();
+    let equal = vec![Bounds { weight: 1, ..Bounds::default() }; nothing.len()];
+    let fair = fair_counts(sample.sms.len(), &nothing, &equal);
+    let (mut takers, mut givers) = (VecDeque::new(), VecDeque::new());
+    for (id, fair) in ids().zip(fair) {
+        let has = plan.sms(id).len();
+        if has > fair {
+            takers.push_back((id, has - fair));
+        } else if has < fair {
+            givers.push_back((id, fair - has));
+        }
+    }
+    let mut exchanged = Vec::new();
+    while let (Some((taker, more)), Some((giver, fewer))) = (takers.front_mut(), givers.front_mut())
+    {
+        let sms = (*more).min(*fewer);
+        exchanged.push((*taker, *giver, sms));
+        (*more, *fewer) = (*more - sms, *fewer - sms);
+        if *more == 0 {
+            takers.pop_front();
+        }
+        if givers.front().is_some_and(|(_, fewer)| *fewer == 0) {
+            givers.pop_front();
+        }
+    }
+    exchanged
 }
 
 fn has(sample: &Sample, priority: Priority) -> bool {
@@ -288,6 +335,7 @@ mod tests {
             max: Some(SmAmount::Sms(max)),
             weight: Some(Weight::try_from(weight).unwrap()),
             priority: Some(priority),
+            ..Terms::default()
         };
         Entitlement::of(&terms, 999)
     }
@@ -327,6 +375,38 @@ mod tests {
     }
 
     const ANY: u16 = u16::MAX;
+
+    #[test]
+    fn it_is_told_who_has_the_sms_of_whom() {
+        let of = [
+            entitled(0, ANY, 1, Priority::Latency),
+            Entitlement::default(),
+            entitled(0, ANY, 1, Priority::Batch),
+            entitled(0, 1, 1, Priority::Normal),
+        ];
+        let mut sample = sample(24, &of);
+        Entitlements::bound(&mut sample);
+        let holders: Vec<_> = (1..=4).map(|id| (ApplicationId(id), SmSet::EMPTY)).collect();
+        let plan = allot(sample.sms, &holders, &[14, 8, 1, 1]);
+        let told: Vec<_> = notes(&sample, &plan)
+            .into_iter()
+            .map(|note| match note {
+                Note::Entitled { application, takes, leaves, .. } => {
+                    let list = |parts: Vec<SmsOf>| -> Vec<(u32, u16)> {
+                        parts.iter().map(|part| (part.application.0, part.sms)).collect()
+                    };
+                    (application.0, list(takes), list(leaves))
+                }
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        let expected = [
+            (1, vec![(3, 5), (4, 3)], vec![]),
+            (3, vec![], vec![(1, 5)]),
+            (4, vec![], vec![(1, 3), (2, 2)]),
+        ];
+        assert_eq!(told, expected);
+    }
 
     #[test]
     fn minimum_maximum_and_weight() {

@@ -2,7 +2,7 @@
 
 use partita_model::{
     ApplicationId, ApplicationRecord, Cause, Class, ContentionClass, DecisionRecord, Entitlement,
-    EvenReason, Evidence, Level, Note, Notice, Priority, Verdict, Weight,
+    EvenReason, Evidence, Level, Note, Notice, Priority, SmsOf, TargetReport, Verdict, Weight,
 };
 
 /// Why the partitions are as they are, in sentences with numbers.
@@ -74,6 +74,30 @@ fn entitled(
     said + "."
 }
 
+/// SMs by application.
+fn parts(of: &[SmsOf]) -> String {
+    let parts = of.iter().map(|SmsOf { application, sms }| format!("{application} ({sms})"));
+    parts.collect::<Vec<_>>().join(", ")
+}
+
+/// What became of an application's latency target.
+#[must_use]
+pub fn explain_target(application: ApplicationId, report: &TargetReport) -> String {
+    let TargetReport { target, seen, missed, sms } = *report;
+    let kept = seen.saturating_sub(missed);
+    match (seen, sms) {
+        (0, _) => format!("{application} has a latency target of {target}, and no request yet."),
+        (_, Some(sms)) => format!(
+            "{application} kept its latency target of {target} in {kept} of {seen} requests; {sms} \
+             SMs are enough for that."
+        ),
+        (_, None) => format!(
+            "{application} kept its latency target of {target} in {kept} of {seen} requests; it \
+             gets all the SMs that it can use."
+        ),
+    }
+}
+
 fn sentence(note: &Note) -> String {
     match note {
         Note::Alone { application } => format!("Nobody but {application} has work."),
@@ -103,8 +127,15 @@ fn sentence(note: &Note) -> String {
                  is left."
             )
         }
-        Note::Entitled { application, entitlement, gets, least, need, yields } => {
-            entitled(*application, entitlement, *gets, (*least, *need, *yields))
+        Note::Entitled { application, entitlement, gets, least, need, yields, takes, leaves } => {
+            let mut said = entitled(*application, entitlement, *gets, (*least, *need, *yields));
+            if !takes.is_empty() {
+                said += &format!(" Beyond an equal split it has SMs of {}.", parts(takes));
+            }
+            if !leaves.is_empty() {
+                said += &format!(" SMs of its equal split are with {}.", parts(leaves));
+            }
+            said
         }
         Note::NoRoom { application } => {
             format!("{application} waits: there are more applications than SMs.")

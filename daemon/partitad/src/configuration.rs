@@ -3,9 +3,9 @@
 //! The caller reads the file and knows the users. An error names file, line, reason and remedy.
 
 use partita_model::{
-    GpuConfig, GpuNumber, GroupSize, HostMemoryLimits, HungAfter, Limits, MemoryQuota, Originals,
-    PartitionerKind, PolicyConfig, Priority, SelectorKind, SessionsPerUser, Share, SmAmount,
-    SupplyModel, TenantId, Terms, TermsRule, Weight,
+    GpuConfig, GpuNumber, GroupSize, HostMemoryLimits, HungAfter, LatencyTarget, Limits,
+    MemoryAmount, MemoryQuota, Originals, PartitionerKind, PolicyConfig, Priority, SelectorKind,
+    SessionsPerUser, Share, SmAmount, SupplyModel, TenantId, Terms, TermsRule, Weight,
 };
 use serde::Deserialize;
 use std::fmt;
@@ -23,8 +23,9 @@ use toml::Spanned;
 /// ```
 ///
 /// A share may say what each application that matches may have, under every partitioner: `min` and
-/// `max` (SMs as in `8` or `"30%"`), `weight`, `priority`, and `may_ask`, which lets the programs
-/// of the tenant ask for more than that ([`Terms`]). Without tenant and tag it holds for all.
+/// `max` (SMs as in `8` or `"30%"`), `weight`, `priority`, `memory` (as in `"8G"`), `target` (as in
+/// `"5ms"`), and `may_ask`, which lets the programs of the tenant ask for more ([`Terms`]). Without
+/// tenant and tag it holds for all.
 ///
 /// `no_progress_ms`, `alone_ms`, `hold_up_ms`, `prepare_ms` and `prepare_mib` are [`Limits`],
 /// `hung_after_ms` is [`HungAfter`], `originals` is [`Originals`].
@@ -97,6 +98,10 @@ pub struct ShareSection {
     pub weight: Option<Weight>,
     /// Who yields to whom.
     pub priority: Option<Priority>,
+    /// Device memory that each has at most.
+    pub memory: Option<MemoryAmount>,
+    /// The time that a request may take.
+    pub target: Option<LatencyTarget>,
     /// Whether programs of the tenant may ask for more.
     pub may_ask: Option<bool>,
     /// The number of the GPU; `None` means each GPU.
@@ -505,11 +510,11 @@ fn read_share(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Optio
 
 /// What an entry says of each application that matches.
 fn read_terms(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<TermsRule, String> {
-    let ShareSection { min, max, weight, priority, .. } = *entry;
-    let terms = Terms { min, max, weight, priority };
+    let ShareSection { min, max, weight, priority, memory, target, .. } = *entry;
+    let terms = Terms { min, max, weight, priority, memory, target };
     if terms.is_empty() && entry.sms.is_none() && entry.may_ask.is_none() {
-        return Err("a share that says nothing: give `min`, `max`, `weight`, `priority` or \
-                    `may_ask`, or `sms` for the partitioner `static`"
+        return Err("a share that says nothing: give `min`, `max`, `weight`, `priority`, \
+                    `memory`, `target` or `may_ask`, or `sms` for the partitioner `static`"
             .to_owned());
     }
     if entry.may_ask == Some(true) && entry.tag.is_some() {
@@ -612,7 +617,8 @@ mod tests {
     fn terms_of_applications() {
         let text = "[policy]\n[[policy.share]]\nweight = 2\n[[policy.share]]\ntenant = \"alice\"\n\
             min = 4\nmax = \"50%\"\nmay_ask = true\n[[policy.share]]\ntag = \"serve\"\n\
-            priority = \"latency\"\n[[policy.share]]\ntag = \"elsewhere\"\nweight = 3\ngpu = 1";
+            priority = \"latency\"\nmemory = \"8G\"\ntarget = \"5ms\"\n\
+            [[policy.share]]\ntag = \"elsewhere\"\nweight = 3\ngpu = 1";
         let config = parse_for(0, 2, text).unwrap();
         assert_eq!(config.policy.shares, []);
         assert_eq!(config.askers, [Some(TenantId(1000))]);
@@ -625,6 +631,8 @@ mod tests {
             (Some(SmAmount::Sms(4)), Some(SmAmount::PerCent(50)))
         );
         assert_eq!(serve.terms.priority, Some(Priority::Latency));
+        assert_eq!(serve.terms.memory.map(MemoryAmount::bytes), Some(8 << 30));
+        assert_eq!(serve.terms.target.map(|target| target.nanos().0), Some(5_000_000));
         assert_eq!(parse_for(1, 2, text).unwrap().terms.len(), 4);
     }
 
@@ -641,6 +649,9 @@ mod tests {
         check("min = \"101%\"", "policy.toml:3: `101%` is no number of SMs");
         check("weight = 1001", "policy.toml:3: a weight of 1001: give 0 to 1000");
         check("priority = \"high\"", "policy.toml:3: unknown variant `high`");
+        check("memory = \"8 apples\"", "policy.toml:3: `8 apples` is no amount of memory");
+        check("memory = 8", "policy.toml:3: invalid type: integer `8`, expected a string");
+        check("target = \"5\"", "policy.toml:3: `5` is no latency target");
         check("tag = \"a\"\nmay_ask = true", "name no `tag`");
         check("weight = 1\n[[policy.share]]\nweight = 2", "policy.toml:4: second terms");
     }

@@ -11,8 +11,8 @@ use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
 use crate::reservations::{Book, now, on};
 use partita_model::{
-    ApplicationAccount, ApplicationId, GpuNumber, Happening, PartitionReport, Reservation,
-    SmAmount, Terms, TermsRule,
+    ApplicationAccount, ApplicationId, GpuNumber, Happening, MemoryAmount, PartitionReport,
+    Reservation, SmAmount, Terms, TermsRule,
 };
 use partita_wire::supervise::{Answer, Ask};
 use std::collections::BTreeMap;
@@ -138,7 +138,11 @@ fn rule(reservation: &Reservation) -> TermsRule {
     TermsRule {
         tenant: Some(reservation.tenant),
         tag: Some(reservation.job.clone()),
-        terms: Terms { min: Some(SmAmount::Sms(reservation.sms)), ..Terms::default() },
+        terms: Terms {
+            min: Some(SmAmount::Sms(reservation.sms)),
+            memory: MemoryAmount::of(reservation.memory_bytes),
+            ..Terms::default()
+        },
     }
 }
 
@@ -222,6 +226,7 @@ mod tests {
             ctas: 0,
             stuck: false,
             entitlement: None,
+            target: None,
             usage: Usage::default(),
         }
     }

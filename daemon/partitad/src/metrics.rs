@@ -7,8 +7,8 @@
 
 use crate::api::uuid_text;
 use partita_model::{
-    AccountsReport, ApplicationAccount, DeviceFacts, GpuNumber, Histogram, MemoryQuota,
-    ResizeReason,
+    AccountsReport, ApplicationAccount, DeviceFacts, GpuNumber, Histogram, MemoryAmount,
+    MemoryQuota, ResizeReason,
 };
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeMetric, NoLabelSet};
@@ -65,11 +65,12 @@ impl GpuPage {
                 ("job", account.tag.clone().unwrap_or_default()),
             ];
             let of = |tenant| quotas.iter().find(|quota| quota.tenant == tenant);
-            let quota = of(Some(account.tenant)).or_else(|| of(None));
+            let quota = of(Some(account.tenant)).or_else(|| of(None)).map(|quota| quota.bytes);
+            let own_limit = account.entitlement.and_then(|own| own.memory);
             ApplicationPage {
                 labels: labels.iter().cloned().chain(own).collect(),
                 account: account.clone(),
-                memory_limit: quota.map(|quota| quota.bytes),
+                memory_limit: quota.into_iter().chain(own_limit.map(MemoryAmount::bytes)).min(),
             }
         };
         let applications = applications.map(page).collect();
@@ -264,7 +265,8 @@ impl Page {
         gauges(encoder, metric, of(|one| Some(as_float(one.account.sessions as u64))))?;
         let metric = ("memory_used", "Device memory that it uses", Some(Unit::Bytes));
         gauges(encoder, metric, of(|one| Some(as_float(one.account.memory_used_bytes))))?;
-        let metric = ("memory_limit", "Device memory that its tenant may have", Some(Unit::Bytes));
+        let metric =
+            ("memory_limit", "Device memory that its tenant or it may have", Some(Unit::Bytes));
         gauges(encoder, metric, of(|one| one.memory_limit.map(as_float)))?;
         let metric = ("partition_sm", "SMs that it had × time", time.clone());
         counters(encoder, metric, of(|one| Some(seconds(one.account.usage.sm_ns))))?;
@@ -289,7 +291,8 @@ impl Page {
         counters(encoder, metric, of(|one| Some(one.account.usage.alone_ns * NANOS)))?;
         let metric = ("partition_busy", "Time with work that keeps to its SMs", time.clone());
         counters(encoder, metric, of(|one| Some(seconds(one.account.usage.busy_ns))))?;
-        let metric = ("partition_short", "That in which it had fewer SMs than its minimum", time);
+        let metric =
+            ("partition_short", "That in which it had fewer SMs than its minimum", time.clone());
         counters(encoder, metric, of(|one| Some(seconds(one.account.usage.short_ns))))?;
         let metric = ("partition_minimum_sms", "SMs that it has whenever it has work", None);
         gauges(encoder, metric, of(|one| Some(one.account.entitlement?.min.into())))?;
@@ -297,6 +300,12 @@ impl Page {
             ("partition_maximum_sms", "SMs that it has at most, where it has a limit", None);
         let maximum = of(|one| Some(one.account.entitlement?.limit()?.into()));
         gauges(encoder, metric, maximum)?;
+        let metric = ("partition_target", "The time that a request may take", time.clone());
+        gauges(encoder, metric, of(|one| Some(seconds(one.account.target?.target.nanos().0))))?;
+        let metric = ("partition_requests", "Requests since the target was set", None);
+        counters(encoder, metric, of(|one| Some(as_float(one.account.target?.seen))))?;
+        let metric = ("partition_requests_missed", "Those that took longer", None);
+        counters(encoder, metric, of(|one| Some(as_float(one.account.target?.missed))))?;
         let metric = ("partition_faults", "Sessions of it that have failed", None);
         counters(encoder, metric, of(|one| Some(as_float(one.account.usage.faults))))
     }
@@ -338,7 +347,10 @@ fn reason_text(reason: ResizeReason) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{ApplicationId, Bytes, Entitlement, Nanos, TenantId, Totals, Usage};
+    use partita_model::{
+        ApplicationId, Bytes, Entitlement, LatencyTarget, Nanos, TargetReport, TenantId, Totals,
+        Usage,
+    };
     use std::collections::BTreeSet;
 
     const DASHBOARD: &str = include_str!("../../../docs/grafana/partita.json");
@@ -364,6 +376,12 @@ mod tests {
             ctas: 70,
             stuck: false,
             entitlement: Some(Entitlement { min: 8, max, ..Entitlement::default() }),
+            target: LatencyTarget::of(Nanos(5_000_000)).map(|target| TargetReport {
+                target,
+                seen: 100,
+                missed: 1,
+                sms: Some(9),
+            }),
             usage: Usage {
                 sm_ns: 1_500_000_000,
                 progress,
@@ -396,6 +414,9 @@ mod tests {
             &format!("partita_partition_short_seconds_total{labels} 0.5"),
             &format!("partita_partition_minimum_sms{labels} 8.0"),
             &format!("partita_partition_maximum_sms{labels} 16.0"),
+            &format!("partita_partition_target_seconds{labels} 0.005"),
+            &format!("partita_partition_requests_total{labels} 100.0"),
+            &format!("partita_partition_requests_missed_total{labels} 1.0"),
             &format!("partita_memory_used_bytes{labels} 4096.0"),
             &format!("partita_memory_limit_bytes{labels} 1073741824.0"),
             r#"partita_system_throughput_ratio{gpu="0",uuid=""} 0.5"#,

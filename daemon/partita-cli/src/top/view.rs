@@ -5,7 +5,7 @@ use super::state::{Column, Mode, Top};
 use crate::gantt::letter;
 use crate::status::class;
 use crate::table::{bytes, nanos, printable};
-use crate::terms::in_short;
+use crate::terms::of_application;
 use crate::watch::speeds::Row;
 use partita_model::{ApplicationId, GpuStatus, SmId};
 use ratatui::Frame;
@@ -166,7 +166,7 @@ fn terms(status: &GpuStatus, width: usize) -> Vec<Line<'static>> {
         let sign = letter(index(application.id, status));
         let is_short = (1..entitlement.min).contains(&sms);
         let has = if is_short { format!(" (has {sms})") } else { String::new() };
-        Some(format!("{sign} {}{has}", in_short(entitlement)))
+        Some(format!("{sign} {}{has}", of_application(application)?))
     });
     let said: Vec<String> = said.collect();
     if said.is_empty() {

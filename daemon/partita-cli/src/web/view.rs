@@ -3,6 +3,7 @@
 //! All pages share one reading of the daemon in [`FRESH`], so pages add nothing to its work.
 
 use crate::api::{ApiError, Target};
+use crate::terms;
 use crate::watch::speeds::Speeds;
 use partita_model::{ApplicationId, GpuNumber, GpuStatus, StatusReport};
 use partita_policy::explain;
@@ -42,6 +43,8 @@ struct PaceView {
     speed: Option<f64>,
     share: Option<f64>,
     state: &'static str,
+    /// What was said of the application, and what became of its target.
+    terms: String,
 }
 
 /// The last reading.
@@ -91,6 +94,7 @@ fn view(mut report: StatusReport, speeds: &mut BTreeMap<GpuNumber, Speeds>) -> V
             speed: row.pace.and_then(|pace| pace.speed),
             share: row.pace.map(|pace| pace.share),
             state: row.state(),
+            terms: terms::of_application(row.application).unwrap_or_default(),
         });
         let paces = paces.collect();
         let paragraphs = status.policy.decisions.iter().map(explain).collect();
@@ -103,6 +107,7 @@ fn view(mut report: StatusReport, speeds: &mut BTreeMap<GpuNumber, Speeds>) -> V
 mod tests {
     use super::*;
     use crate::watch::samples;
+    use partita_model::{Entitlement, LatencyTarget, Nanos, TargetReport};
 
     #[test]
     fn a_view_has_the_status_and_more() {
@@ -115,8 +120,14 @@ mod tests {
         assert_eq!(json["gpus"][0]["paces"][0]["share"], serde_json::Value::Null);
         assert!(json["gpus"][0]["paragraphs"][0][0].as_str().unwrap().starts_with("Decision 8"));
         report.gpu.device_time_ns += 100;
+        let target = LatencyTarget::of(Nanos(5_000_000));
+        let said = Entitlement { min: 8, target, ..Entitlement::default() };
+        report.applications[0].entitlement = Some(said);
+        report.applications[0].target =
+            target.map(|target| TargetReport { target, seen: 10, missed: 1, sms: None });
         let json = serde_json::to_value(view(report, &mut speeds)).unwrap();
         assert_eq!(json["gpus"][0]["paces"][0]["share"], 0.5);
         assert_eq!(json["gpus"][0]["paces"][0]["state"], "idle");
+        assert_eq!(json["gpus"][0]["paces"][0]["terms"], "8+ SMs, target 5ms (kept 9 of 10)");
     }
 }

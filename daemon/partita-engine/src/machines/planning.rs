@@ -88,8 +88,8 @@ impl Machines {
         }
     }
 
-    /// Sets for how long applications without work keep their SMs, at most, and what the meter
-    /// holds their SMs against.
+    /// Sets for how long applications without work keep their SMs, at most, what their requests may
+    /// take, and what the meter holds their SMs against.
     fn apply_terms(&mut self, turn: &mut Turn<'_>) {
         let now = turn.now();
         for (id, application) in self.sessions.staying() {
@@ -98,9 +98,11 @@ impl Machines {
                 Priority::Latency => config.urgent_grace.min(config.idle_grace),
                 Priority::Normal | Priority::Batch => config.idle_grace,
             };
-            turn.common.meter.promised(id, now, application.entitlement.min);
+            let Entitlement { min, target, priority, .. } = application.entitlement;
+            turn.common.meter.promised(id, now, min);
             if let Some(account) = self.observer.account_mut(id) {
                 account.set_longest_grace(longest);
+                account.set_target(target.filter(|_| priority == Priority::Latency));
             }
         }
     }
@@ -134,7 +136,7 @@ impl Machines {
             character: self.observer.character(id),
             cramped: account.is_cramped(),
             entitlement: Entitlement {
-                need: is_urgent.then(|| need(account, launched, turn.facts().sm_count)),
+                need: is_urgent.then(|| account.need(launched, turn.facts().sm_count)),
                 ..application.entitlement
             },
         }
@@ -205,6 +207,9 @@ impl Machines {
         let Granted { application, from, to } = *change;
         let now = turn.now();
         turn.common.meter.granted(application, now, &to);
+        if let Some(account) = self.observer.account_mut(application) {
+            account.holds(to.len());
+        }
         turn.happened(Happening::Border { application, from, to });
         self.trace.push(TraceEntry::Resize { time: now, application, from, to });
     }
@@ -273,10 +278,4 @@ impl Machines {
         let text = format!("SMs that nobody needs stay powered: {reason}");
         turn.log(LogLevel::Info, About::default(), text);
     }
-}
-
-/// SMs that an application can use: one for each CTA of its largest launch of late, or of those
-/// that run.
-fn need(account: &Account, launched: u64, sm_count: u16) -> u16 {
-    account.need(sm_count).max(u16::try_from(launched).unwrap_or(u16::MAX).min(sm_count))
 }

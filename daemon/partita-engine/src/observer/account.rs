@@ -2,10 +2,11 @@
 
 use super::gaps::Gaps;
 use super::need::Need;
+use super::right_size::RightSize;
 use super::{ProfileKey, as_float};
 use crate::Fence;
 use crate::launches::{FormKind, Pending};
-use partita_model::{KernelReport, Nanos, Traffic};
+use partita_model::{KernelReport, LatencyTarget, Nanos, TargetReport, Traffic};
 use partita_policy::Launched;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(crate) struct Account {
     longest_grace: Nanos,
     /// CTAs of its largest launch of late.
     need: Need,
+    /// The fewest SMs that meet its latency target.
+    right_size: RightSize,
     /// Since when it has had such launches, if it has.
     busy_since: Nanos,
     /// The time for which it had some before that.
@@ -93,14 +96,36 @@ impl Account {
         self.idle_since + self.gaps.grace(self.longest_grace)
     }
 
-    /// SMs of a GPU with `sm_count` that its launches of late can use.
-    pub(crate) fn need(&self, sm_count: u16) -> u16 {
-        u16::try_from(self.need.ctas()).unwrap_or(u16::MAX).min(sm_count)
+    /// SMs of a GPU with `sm_count` that its launches can use: one for each CTA of the largest of
+    /// late or of the `launched` that run, and no more than its latency target asks for.
+    pub(crate) fn need(&self, launched: u64, sm_count: u16) -> u16 {
+        let ctas = self.need.ctas().max(launched);
+        let usable = u16::try_from(ctas).unwrap_or(u16::MAX).min(sm_count);
+        self.right_size.sms().map_or(usable, |fewest| usable.min(fewest))
     }
 
-    /// A launch of `ctas` CTAs is queued. Whether that is more than launches had of late.
+    /// A launch of `ctas` CTAs is queued. Whether the application needs more SMs than before.
     pub(super) fn needs(&mut self, now: Nanos, ctas: u64) -> bool {
-        self.need.saw(now, ctas)
+        if self.demand == 0 && now > self.lends_at() {
+            self.right_size.ended(self.idle_since);
+        }
+        // Both take note of the launch.
+        self.need.saw(now, ctas) | self.right_size.launched(now, ctas)
+    }
+
+    /// Sets the latency target.
+    pub(crate) fn set_target(&mut self, target: Option<LatencyTarget>) {
+        self.right_size.set_target(target);
+    }
+
+    /// The application has so many SMs now.
+    pub(crate) fn holds(&mut self, sms: u16) {
+        self.right_size.holds(sms);
+    }
+
+    /// What became of the latency target, if there is one.
+    pub(crate) fn target(&self) -> Option<TargetReport> {
+        self.right_size.report()
     }
 
     /// Time with work since the application came.

@@ -6,6 +6,8 @@
 //! | `accounts` | all accounts, and which applications have work or take part in sharing |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
 //! | `gaps` | how long an application without work keeps its SMs |
+//! | `need` | how many SMs an application can use |
+//! | `right_size` | the fewest SMs that meet a latency target |
 //! | `launch_times` | how long launches take, and which may run as they were written |
 //! | `slices` | how large the slices of a launch are |
 //! | `profiling` | what kernels do, counted at their first launches |
@@ -22,6 +24,7 @@ mod hit_rates;
 mod launch_times;
 mod need;
 mod profiling;
+mod right_size;
 mod slices;
 
 pub(crate) use account::Account;
@@ -144,8 +147,7 @@ impl Observer {
         has_to_join
     }
 
-    /// An application has queued a launch of `ctas` CTAs. Whether that is more than its launches
-    /// had of late.
+    /// An application has queued a launch of `ctas` CTAs. Whether it needs more SMs than before.
     pub(crate) fn needs(&mut self, id: ApplicationId, now: Nanos, ctas: u64) -> bool {
         self.accounts.get_mut(id).is_some_and(|account| account.needs(now, ctas))
     }

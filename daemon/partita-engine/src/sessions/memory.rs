@@ -1,12 +1,15 @@
-//! Device memory of sessions: allocation, quotas, copies and fills.
+//! Device memory of sessions: allocation, limits by quotas, terms and reservations, copies and
+//! fills.
 
 use super::record::{Call, Queued, Session, Then, Waiter, WaiterThen};
 use super::window::Window;
-use super::{Answer, Refusal, Sessions};
+use super::{Answer, Application, Refusal, Sessions};
 use crate::turn::Turn;
 use crate::{ArenaRange, Payload, StreamHandle};
 use partita_device::{DeviceError, HostSpan, Work};
-use partita_model::{AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, SessionId};
+use partita_model::{
+    ApplicationId, AwaitedWord, CudaResult, DeviceAddress, MemoryAccess, SessionId,
+};
 
 impl Sessions {
     pub(super) fn session_mut(&mut self, id: SessionId) -> &mut Session {
@@ -47,7 +50,8 @@ impl Sessions {
         Payload::Memory { free, total }
     }
 
-    /// Bytes that a session can still have, and that it or its tenant may have in all.
+    /// Bytes that a session can still have, and that it, its application or its tenant may have in
+    /// all.
     pub(super) fn memory_of(&self, turn: &Turn<'_>, id: SessionId) -> (u64, u64) {
         let (free, total) = self.memory_of_tenant(turn, id);
         match self.records.get(&id).filter(|session| session.is_small) {
@@ -62,13 +66,40 @@ impl Sessions {
     fn memory_of_tenant(&self, turn: &Turn<'_>, id: SessionId) -> (u64, u64) {
         let device = turn.facts().memory.0;
         let free = device.saturating_sub(self.memory_used());
-        let tenant = self.records.get(&id).map(|session| session.identity.tenant);
+        let Some(own) = self.records.get(&id) else { return (free, device) };
+        let (tenant, application) = (own.identity.tenant, own.application());
+        let mut room = (free.saturating_sub(self.memory_kept_from(application)), device);
+        let mut limit = |bytes: u64, holds: &dyn Fn(&Session) -> bool| {
+            let theirs = self.records.values().filter(|session| holds(session));
+            let used: u64 = theirs.map(|session| session.memory_used).sum();
+            room = (room.0.min(bytes.saturating_sub(used)), room.1.min(bytes));
+        };
         let entry = |tenant| self.quotas.iter().find(|quota| quota.tenant == tenant);
-        let Some(quota) = entry(tenant).or_else(|| entry(None)) else { return (free, device) };
-        let theirs =
-            self.records.values().filter(|session| Some(session.identity.tenant) == tenant);
-        let used: u64 = theirs.map(|session| session.memory_used).sum();
-        (quota.bytes.saturating_sub(used).min(free), quota.bytes.min(device))
+        if let Some(quota) = entry(Some(tenant)).or_else(|| entry(None)) {
+            limit(quota.bytes, &|session| session.identity.tenant == tenant);
+        }
+        let own = self.applications.get(&application).and_then(|one| one.entitlement.memory);
+        if let Some(memory) = own {
+            limit(memory.bytes(), &|session| session.application() == application);
+        }
+        room
+    }
+
+    /// Bytes that reservations keep free for applications other than `id`.
+    fn memory_kept_from(&self, id: ApplicationId) -> u64 {
+        let kept = self.terms.reserved().iter().filter_map(|rule| {
+            let reserved = rule.terms.memory?.bytes();
+            let is_for = |one: &Application| rule.matches(one.tenant, one.tag.as_deref());
+            if self.applications.get(&id).is_some_and(is_for) {
+                return None;
+            }
+            let theirs = self.records.values().filter(|session| {
+                self.applications.get(&session.application()).is_some_and(is_for)
+            });
+            let used: u64 = theirs.map(|session| session.memory_used).sum();
+            Some(reserved.saturating_sub(used))
+        });
+        kept.sum()
     }
 
     pub(super) fn mem_free(

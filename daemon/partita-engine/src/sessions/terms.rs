@@ -68,6 +68,11 @@ impl TermsBook {
         [Some(tenant), None].iter().any(|who| self.askers.contains(who))
     }
 
+    /// What schedulers have reserved for jobs.
+    pub(super) fn reserved(&self) -> &[TermsRule] {
+        &self.reserved
+    }
+
     /// What rules grant an application.
     fn granted(&self, tenant: TenantId, tag: Option<&str>) -> Terms {
         TermsRule::terms_of(&self.rules, tenant, tag)
@@ -162,6 +167,10 @@ impl Sessions {
             "so great a weight"
         } else if allowed.priority != terms.priority {
             "so high a priority"
+        } else if allowed.memory != terms.memory {
+            "so much memory"
+        } else if allowed.target != terms.target {
+            "so short a latency target"
         } else {
             return Ok(());
         };

@@ -1,9 +1,9 @@
 //! Terms over running kernels: minima come back, maxima hold, urgent applications do not wait.
 
 use super::world::{ALONE, BRISK, MEDIUM, SLICED, World};
-use crate::{CloseReason, EngineConfig, Rests, TermsError};
+use crate::{CloseReason, EngineConfig, Payload, Request, Rests, TermsError};
 use partita_model::{
-    ApplicationId, Nanos, Priority, SessionId, SmAmount, Terms, TermsRule, Weight,
+    ApplicationId, MemoryAmount, Nanos, Priority, SessionId, SmAmount, Terms, TermsRule, Weight,
 };
 
 /// The time of a task, and of the engine's looks at what runs, until the last SM has changed hands.
@@ -166,6 +166,48 @@ fn an_urgent_application_takes_what_its_launches_can_use() {
 }
 
 #[test]
+fn a_latency_target_is_met_with_the_fewest_sms() {
+    let mut world = World::new(24);
+    let ((urgent, first), (batch, second)) = (world.session(), world.session());
+    let target = |text: &str| Terms { target: text.parse().ok(), ..priority(Priority::Latency) };
+    set(&mut world, second, priority(Priority::Batch));
+    keep_busy(&mut world, batch);
+    let requests = |world: &mut World, text: &str, count: u64| {
+        set(world, first, target(text));
+        let mut longest = 0;
+        for _ in 0..count {
+            let began = world.device.now;
+            world.start(urgent, 0, BRISK, 1_000);
+            assert_eq!(world.synchronize(urgent), 0);
+            longest = longest.max(world.device.now - began);
+            world.run_for(200);
+        }
+        let report = &world.engine.application_reports()[0];
+        (report.target.unwrap(), longest)
+    };
+    let (report, all) = requests(&mut world, "60s", 1);
+    assert_eq!((report.seen, report.missed, report.sms), (0, 0, None));
+    // A target of twice what it takes with all SMs needs about half of them.
+    let text = format!("{}ns", 2 * all);
+    let (report, longest) = requests(&mut world, &text, 61);
+    assert_eq!((report.seen, report.missed), (60, 0), "{longest} ns, {text}");
+    assert!(longest <= 2 * all);
+    let sms = report.sms.unwrap();
+    assert!((8..=16).contains(&sms), "{sms}");
+    let why = world.engine.policy_report().why.join("\n");
+    assert!(why.contains(&format!("in 60 of 60 requests; {sms} SMs are enough")), "{why}");
+    world.start(urgent, 0, BRISK, 1_000);
+    assert!(until(&mut world, first, sms) <= ONE_RESIZE);
+    assert_eq!(world.partition(second).len(), 24 - sms, "the rest stays with others");
+    // A target that nothing meets gives it all that it can use.
+    let (report, _) = requests(&mut world, &format!("{}ns", all / 2), 5);
+    assert_eq!((report.missed, report.sms), (report.seen, None));
+    world.close(urgent, CloseReason::Died);
+    world.close(batch, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
 fn terms_reach_running_kernels() {
     let mut world = World::new(24);
     let ((a, first), (b, second)) = (world.session(), world.session());
@@ -239,5 +281,43 @@ fn users_ask_for_less_than_rules_grant_and_reservations_go_first() {
     set(&mut world, first, Terms::default());
     assert_eq!((entitlement(&world).min, entitlement(&world).max), (5, 9));
     world.close(a, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn terms_and_reservations_bound_memory() {
+    let mut world = World::new(4);
+    let ((a, first), (b, second)) = (world.session(), world.session());
+    let left = |world: &mut World, session| match world.ask(session, Request::MemInfo).1 {
+        Payload::Memory { free, total } => (free, total),
+        other => panic!("{other:?}"),
+    };
+    let (_, device) = left(&mut world, a);
+    let memory = |bytes| Terms { memory: MemoryAmount::of(bytes), ..Terms::default() };
+    world.engine.set_terms(&mut world.device, first, memory(1 << 20), None).unwrap();
+    let most = world.alloc(a, 1 << 20);
+    assert_eq!(left(&mut world, a), (0, 1 << 20));
+    assert_eq!(world.code(a, Request::MemAlloc { bytes: 1 }), 2);
+    assert_eq!(left(&mut world, b), (device - (1 << 20), device), "it has no limit");
+    // What a job has reserved is kept from all others, and is the most that it has.
+    let rule = |tag: &str| TermsRule {
+        tenant: None,
+        tag: Some(tag.to_owned()),
+        terms: Terms { min: Some(SmAmount::Sms(1)), ..memory(3 << 20) },
+    };
+    world.engine.set_reserved(&mut world.device, &[rule("elsewhere")]);
+    assert_eq!(left(&mut world, b), (device - (4 << 20), device));
+    assert_eq!(left(&mut world, a).0, 0);
+    let own = TermsRule { tag: None, ..rule("") };
+    world.engine.set_reserved(&mut world.device, &[own]);
+    assert_eq!(left(&mut world, a), (2 << 20, 3 << 20));
+    assert_eq!(left(&mut world, b), (3 << 20, 3 << 20));
+    world.engine.set_reserved(&mut world.device, &[]);
+    let tenant = world.engine.application_reports()[1].tenant;
+    let mut ask =
+        |bytes| world.engine.set_terms(&mut world.device, second, memory(bytes), Some(tenant));
+    assert_eq!(ask(2 << 20), Ok(()), "less is asked for without any right");
+    assert_eq!(left(&mut world, b), (2 << 20, 2 << 20));
+    assert_eq!(world.code(a, Request::MemFree { address: most }), 0);
     world.finish();
 }

@@ -18,6 +18,7 @@ pub(crate) fn entitlement(random: &mut Random) -> Entitlement {
         max: (below(2) == 0).then_some(SmAmount::Sms(1 + below(30))),
         weight: (below(2) == 0).then_some(Weight::try_from(i64::from(below(5))).unwrap()),
         priority: Some(priority),
+        ..Terms::default()
     };
     let need = (priority == Priority::Latency && below(2) == 0).then_some(below(60));
     Entitlement { need, ..Entitlement::of(&terms, 140) }
@@ -42,7 +43,7 @@ fn entitled(min: u16, max: u16, weight: i64) -> Entitlement {
         min: Some(SmAmount::Sms(min)),
         max: Some(SmAmount::Sms(max)),
         weight: Some(Weight::try_from(weight).unwrap()),
-        priority: None,
+        ..Terms::default()
     };
     Entitlement::of(&terms, 140)
 }
