@@ -28,6 +28,7 @@
 //! | `pairing` | pairs of applications that end, and how long they take together |
 //! | `comparison` | all policies on the same mixes |
 //! | `requests` | a server whose requests arrive while other programs run |
+//! | `percentiles` | percentiles of measured values, with intervals |
 //! | `plot` | curves and sorted bars as SVG |
 //! | `copying` | programs that copy between launches, and how much of that kernels hide |
 //! | `random` | the numbers that follow from a seed |
@@ -44,6 +45,7 @@ mod hardware;
 pub mod latencies;
 mod masola;
 pub mod pairing;
+pub mod percentiles;
 mod player;
 pub mod plot;
 pub mod queues;

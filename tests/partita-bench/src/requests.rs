@@ -143,17 +143,6 @@ impl Traffic {
     }
 }
 
-/// The value below which a part of all lies: the nearest rank. 0 where there is none.
-#[must_use]
-pub fn percentile(values: &[f64], part: f64) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let rank = (part * float(sorted.len() as u64)).ceil().max(1.0);
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a rank")]
-    let at = rank as usize - 1;
-    sorted.get(at.min(sorted.len().saturating_sub(1))).copied().unwrap_or(0.0)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -199,14 +188,5 @@ mod tests {
     #[test]
     fn bursts_come_at_once() {
         assert_eq!(Traffic::bursts(2, 50, 101).arrivals, [0, 0, 50, 50, 100, 100]);
-    }
-
-    #[test]
-    fn percentiles_are_of_the_nearest_rank() {
-        let values: Vec<f64> = (1..=200).rev().map(f64::from).collect();
-        for (part, expected) in [(0.5, 100.0), (0.99, 198.0), (0.999, 200.0), (1.0, 200.0)] {
-            assert!((percentile(&values, part) - expected).abs() < 1e-9, "{part}");
-        }
-        assert!(percentile(&[], 0.5).abs() < 1e-9);
     }
 }

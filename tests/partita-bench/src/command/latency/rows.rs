@@ -1,0 +1,222 @@
+//! What became of the runs: as figures, as a table, as CSV, and as plots.
+
+use super::ways::Way;
+use partita_bench::percentiles::{interval, percentile};
+use partita_bench::plot::{Line, curves};
+use partita_cli::report::Metric;
+use partita_cli::table::Table;
+use std::fmt::Write as _;
+
+/// A target is met within this many times the 99th percentile alone.
+const TARGET: f64 = 1.5;
+/// The percentiles that are told, and their names.
+const PARTS: [(f64, &str); 3] = [(0.5, "P50"), (0.99, "P99"), (0.999, "P99.9")];
+
+/// What became of one run.
+pub struct Row {
+    pub load: f64,
+    pub neighbour: String,
+    pub way: Way,
+    /// Percentiles in nanoseconds: 50, 99, 99.9.
+    latency: [f64; 3],
+    /// Where they lie at a confidence of 95 %, in nanoseconds, if there are enough requests.
+    intervals: [Option<[f64; 2]>; 3],
+    /// The percentiles of the server alone.
+    alone: [f64; 3],
+    /// The part of requests within the target.
+    attained: f64,
+    /// CTAs of the batch program in the time of the traffic, as a part of those alone.
+    batch: f64,
+    /// The same as a part of the SM-time that the server leaves alone.
+    of_left: f64,
+    /// All latencies in nanoseconds.
+    all: Vec<f64>,
+}
+
+/// A run of the server beside a batch program.
+pub struct Measured<'a> {
+    pub load: f64,
+    pub neighbour: &'a str,
+    pub way: Way,
+    /// The latencies of the server's requests in nanoseconds.
+    pub latencies: Vec<f64>,
+    /// The same without a batch program.
+    pub alone: &'a [f64],
+    /// CTAs of the batch program in the time of the traffic, as a part of those alone.
+    pub batch: f64,
+    /// The part of the SM-time that the server leaves alone.
+    pub left: f64,
+}
+
+impl Row {
+    pub fn new(measured: Measured<'_>) -> Row {
+        let Measured { load, neighbour, way, latencies, alone, batch, left } = measured;
+        let target = TARGET * percentile(alone, 0.99);
+        let within = latencies.iter().filter(|latency| **latency <= target).count();
+        Row {
+            load,
+            neighbour: neighbour.to_owned(),
+            way,
+            latency: PARTS.map(|(part, _)| percentile(&latencies, part)),
+            intervals: PARTS.map(|(part, _)| interval(&latencies, part)),
+            alone: PARTS.map(|(part, _)| percentile(alone, part)),
+            attained: within as f64 / latencies.len().max(1) as f64,
+            batch,
+            of_left: batch / left.max(1e-9),
+            all: latencies,
+        }
+    }
+}
+
+/// The part of requests that took at most so long, beside one batch program under each way.
+pub fn plot(rows: &[Row], load: f64, neighbour: &str) -> String {
+    let here =
+        rows.iter().filter(|row| row.neighbour == neighbour && (row.load - load).abs() < 1e-9);
+    let line = |row: &Row| {
+        // Decades of latency, so that queues of milliseconds and requests of 100 µs both show.
+        let at = |percent: i32| {
+            let part = f64::from(percent) / 100.0;
+            ((percentile(&row.all, part) / 1e3).max(1.0).log10(), f64::from(percent))
+        };
+        let points = (1..=100).map(at).collect();
+        Line { name: row.way.name().into(), points, dashed: false }
+    };
+    let lines: Vec<Line> = here.map(line).collect();
+    let title = format!("Latency beside {neighbour}, load {load}");
+    curves(&title, "log10 of the latency in µs", "per cent of requests", &lines)
+}
+
+/// The figures of all runs; `single` is the median of a request alone, in nanoseconds.
+pub fn metrics(rows: &[Row], single: f64) -> Vec<Metric> {
+    let mut metrics = vec![Metric::plain("a request alone, median", single / 1e3, "µs")];
+    for row in rows {
+        let Row { load, neighbour, way, .. } = row;
+        let way = way.name();
+        let name = |what: &str| format!("load {load}, {neighbour}, {way}: {what}");
+        for (place, (_, what)) in PARTS.into_iter().enumerate() {
+            let over = row.latency[place] / row.alone[place].max(1e-9);
+            metrics.push(Metric::plain(name(&format!("{what} over alone")), over, ""));
+            let ends = row.intervals[place].into_iter().flatten().zip(["from", "to"]);
+            metrics.extend(ends.map(|(end, side)| {
+                Metric::plain(name(&format!("{what}, 95 % {side}")), end / 1e3, "µs")
+            }));
+        }
+        metrics.push(Metric::plain(name("within the target"), 100.0 * row.attained, "%"));
+        metrics.push(Metric::plain(name("batch program"), 100.0 * row.batch, "%"));
+        let of_left = name("batch program, of the SM-time left");
+        metrics.push(Metric::plain(of_left, 100.0 * row.of_left, "%"));
+    }
+    metrics
+}
+
+/// All runs, as people read them.
+pub fn table(rows: &[Row]) -> String {
+    let mut table = Table::new(&[
+        "LOAD",
+        "BESIDE",
+        "SHARED BY",
+        "P50",
+        "95 %",
+        "P99",
+        "95 %",
+        "P99.9",
+        "95 %",
+        "P99 OVER ALONE",
+        "IN TIME",
+        "BATCH",
+        "OF LEFT",
+    ]);
+    for row in rows {
+        let mut cells =
+            vec![row.load.to_string(), row.neighbour.clone(), row.way.name().to_owned()];
+        for (latency, ends) in row.latency.iter().zip(row.intervals) {
+            cells.push(format!("{:.0} µs", latency / 1e3));
+            cells.push(match ends {
+                Some([low, high]) => format!("{:.0}–{:.0}", low / 1e3, high / 1e3),
+                None => "-".to_owned(),
+            });
+        }
+        cells.push(format!("{:.2}", row.latency[1] / row.alone[1].max(1e-9)));
+        cells.push(format!("{:.1} %", 100.0 * row.attained));
+        cells.push(format!("{:.1} %", 100.0 * row.batch));
+        cells.push(format!("{:.1} %", 100.0 * row.of_left));
+        table.row(cells);
+    }
+    format!(
+        "\n95 %: where the percentile lies at that confidence, for independent requests; - where \
+         there are too few; IN TIME: requests within {TARGET} × the 99th percentile alone; BATCH: \
+         CTAs of the batch program against a run without the server; OF LEFT: BATCH by the part of \
+         the SM-time that the server leaves alone\n\n{}",
+        table.render()
+    )
+}
+
+/// All runs, as programs read them. An end of an interval that is not known is `-`.
+pub fn csv(rows: &[Row]) -> String {
+    let mut text = String::from(
+        "load,neighbour,way,p50_ns,p99_ns,p999_ns,alone_p50_ns,alone_p99_ns,alone_p999_ns,\
+         attained,batch,batch_of_left,p50_from_ns,p50_to_ns,p99_from_ns,p99_to_ns,p999_from_ns,\
+         p999_to_ns\n",
+    );
+    for row in rows {
+        let _ = write!(text, "{},{},{}", row.load, row.neighbour, row.way.name());
+        for value in row.latency.iter().chain(&row.alone) {
+            let _ = write!(text, ",{value:.0}");
+        }
+        let _ = write!(text, ",{:.4},{:.4},{:.4}", row.attained, row.batch, row.of_left);
+        for ends in row.intervals {
+            let _ = match ends {
+                Some([low, high]) => write!(text, ",{low:.0},{high:.0}"),
+                None => write!(text, ",-,-"),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(requests: u32) -> Row {
+        let latencies: Vec<f64> = (1..=requests).map(|number| 1e3 * f64::from(number)).collect();
+        let alone = [10_000.0];
+        Row::new(Measured {
+            load: 0.5,
+            neighbour: "cp",
+            way: Way::Mps,
+            latencies,
+            alone: &alone,
+            batch: 0.4,
+            left: 0.5,
+        })
+    }
+
+    #[test]
+    fn a_percentile_of_few_requests_has_no_interval() {
+        let rows = [row(100)];
+        let text = table(&rows);
+        assert!(text.lines().last().unwrap().contains("50 µs  40–61  99 µs  -     100 µs  -"));
+        let csv = csv(&rows);
+        let [head, values] = [0, 1].map(|line| csv.lines().nth(line).unwrap().split(','));
+        assert_eq!(head.clone().count(), values.clone().count());
+        let figures: Vec<(&str, &str)> = head.zip(values).skip(9).collect();
+        let expected = [
+            ("attained", "0.1500"),
+            ("batch", "0.4000"),
+            ("batch_of_left", "0.8000"),
+            ("p50_from_ns", "40000"),
+            ("p50_to_ns", "61000"),
+            ("p99_from_ns", "-"),
+            ("p99_to_ns", "-"),
+            ("p999_from_ns", "-"),
+            ("p999_to_ns", "-"),
+        ];
+        assert_eq!(figures, expected);
+        let told = |rows: &[Row]| {
+            metrics(rows, 1.0).iter().filter(|metric| metric.name.contains("95 %")).count()
+        };
+        assert_eq!((told(&rows), told(&[row(400)]), told(&[row(4_000)])), (2, 4, 6));
+    }
+}
