@@ -5,7 +5,9 @@
 //! A result is therefore never older than the code.
 
 use crate::application::Application;
-use crate::run::{Arrangement, Profiles, Run, RunError, Shared, run};
+use crate::arrangement::Arrangement;
+use crate::outcome::{Profiles, RunError, Shared};
+use crate::run::{Run, run};
 use crate::track::float;
 use partita_emu::Spec;
 use std::collections::BTreeMap;

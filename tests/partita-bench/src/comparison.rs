@@ -5,11 +5,12 @@
 //! the slowdowns STP, ANTT and the worst slowdown of a mix (Eyerman and Eeckhout 2008).
 
 use crate::application::Application;
+use crate::arrangement::Arrangement;
 use crate::cells::{Cell, Cells};
 use crate::eight::eight;
+use crate::outcome::{RunError, Shared};
 use crate::pairing::Pairing;
 use crate::random::Random;
-use crate::run::{Arrangement, RunError, Shared};
 use crate::samples::samples;
 use crate::track::{antt, float, stp};
 use crate::workloads::workloads;

@@ -12,10 +12,11 @@
 //! SM. [`Coscheduling::together`] is the only place that knows.
 
 use crate::application::Application;
+use crate::arrangement::Arrangement;
 use crate::arrivals::{in_one_stream, poisson};
 use crate::cells::{COUNT_CYCLES, Cell, Cells};
 use crate::hardware::measured;
-use crate::run::{Arrangement, RunError, Shared};
+use crate::outcome::{RunError, Shared};
 use crate::slices::sliced;
 use crate::track::float;
 use partita_emu::Spec;

@@ -10,10 +10,11 @@
 //! move, and SMs of nobody have no power. Nothing of the models was chosen by what groups take.
 
 use crate::application::Application;
+use crate::arrangement::Arrangement;
 use crate::cells::{COUNT_CYCLES, Cell, Cells};
 use crate::hardware::measured;
+use crate::outcome::{RunError, Shared};
 use crate::random::Random;
-use crate::run::{Arrangement, RunError, Shared};
 use crate::track::float;
 use partita_emu::Spec;
 use partita_policy::Launched;
@@ -173,7 +174,7 @@ impl<'a> Latencies<'a> {
     /// # Errors
     /// A launch has not ended.
     pub fn times(&self, group: &[(usize, u16)], run: &Shared) -> Result<Vec<f64>, LatenciesError> {
-        let member = |(&(kernel, _), share): (&(usize, u16), &crate::run::Share)| {
+        let member = |(&(kernel, _), share): (&(usize, u16), &crate::outcome::Share)| {
             let application = self.kernels[kernel];
             let has_ended = u128::from(share.track.ctas()) >= application.ctas();
             let time = float(share.track.last_growth());

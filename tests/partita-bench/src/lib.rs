@@ -17,7 +17,10 @@
 //! | `fixed_parts` | a selector whose applications share all SMs in fixed parts |
 //! | `hardware` | calibration of the modelled GPU |
 //! | `player` | which launch an application enqueues next |
+//! | `arrangement` | the ways in which applications share the GPU |
 //! | `run` | runs of applications, alone or together |
+//! | `outcome` | what becomes of a run |
+//! | `history` | what the policy says in the course of a run |
 //! | `track` | progress over time, and speeds |
 //! | `cells` | runs whose results are kept on disk |
 //! | `study` | the evaluation of CD-search: truth, mixes, oracle |
@@ -34,6 +37,7 @@
 //! | `random` | the numbers that follow from a seed |
 
 mod application;
+mod arrangement;
 mod arrivals;
 mod cells;
 pub mod comparison;
@@ -42,8 +46,10 @@ pub mod coscheduling;
 mod eight;
 mod fixed_parts;
 mod hardware;
+mod history;
 pub mod latencies;
 mod masola;
+mod outcome;
 pub mod pairing;
 pub mod percentiles;
 mod player;
@@ -60,13 +66,15 @@ mod track;
 mod workloads;
 
 pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
+pub use arrangement::Arrangement;
 pub use arrivals::{in_one_stream, poisson};
 pub use cells::{Cell, Cells, Progress};
 pub use eight::{MIXES, PAPER_BANDWIDTH, PAPER_IPC, eight};
 pub use hardware::measured;
 pub use masola::masola;
+pub use outcome::{Profiles, RunError, Share, Shared};
 pub use random::Random;
-pub use run::{Arrangement, Profiles, Run, RunError, Share, Shared, run};
+pub use run::{Run, run};
 pub use samples::samples;
 pub use slices::sliced;
 pub use track::{Track, antt, stp};

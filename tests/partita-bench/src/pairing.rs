@@ -5,8 +5,9 @@
 //! have ended (Slate §III-B's T'). One after the other they take twice the work.
 
 use crate::application::Application;
+use crate::arrangement::Arrangement;
 use crate::cells::{Cell, Cells};
-use crate::run::{Arrangement, RunError, Shared};
+use crate::outcome::{RunError, Shared};
 use crate::track::float;
 use partita_emu::Spec;
 

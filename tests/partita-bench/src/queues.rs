@@ -4,8 +4,8 @@
 //! of the makespans of its pairs, which were measured one by one. All applications have the same
 //! work: what each completes alone in the same time.
 
+use crate::outcome::Shared;
 use crate::random::Random;
-use crate::run::Shared;
 use crate::track::float;
 use partita_emu::Spec;
 use partita_model::{ContentionClass, GroupSize, InterferenceMatrix};

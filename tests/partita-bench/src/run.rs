@@ -7,8 +7,11 @@
 //! program's own host code would add.
 
 use crate::application::Application;
+use crate::arrangement::Arrangement;
 use crate::fixed_parts::FixedParts;
 use crate::hardware::measured;
+use crate::history::History;
+use crate::outcome::{Profiles, RunError, Share, Shared};
 use crate::player::Player;
 use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
@@ -16,16 +19,12 @@ use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{Action, CloseReason, Engine, EngineConfig, Payload, SessionIdentity};
 use partita_gpu::prepare::{Target, prepare, prepare_forms};
 use partita_gpu::uploads::Image;
-use partita_model::ImageKind;
 use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::request::{ImageId, ModuleHandle, Request, StreamHandle, StreamKind};
 use partita_model::{
-    ApplicationId, Cause, Class, CudaResult, DeviceAddress, DeviceCounters, Evidence, Nanos, Note,
-    Originals, PartitionerKind, PolicyConfig, SelectorKind, SessionId, Sharing, SmId, SmPart,
-    SmSet, TenantId, Terms,
+    CudaResult, DeviceAddress, DeviceCounters, ImageKind, Nanos, Originals, PolicyConfig,
+    SessionId, Sharing, SmId, SmSet, TenantId, Terms,
 };
-use partita_policy::explain;
-use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -37,56 +36,6 @@ const BATCH: usize = 8;
 /// of each application: a kernel's first two launches are counted, and the third tells its speed.
 const COUNT_CYCLES: u64 = 2_000_000;
 const COUNT_PASSES: u64 = 3;
-
-/// How applications share the GPU.
-#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Arrangement {
-    /// Kernels as they are, on the first so many SMs: meant for one application.
-    Original(u16),
-    /// So many SMs each, in order, from the start to the end; others have no power.
-    Static(Vec<u16>),
-    /// The policy `even`.
-    Even,
-    /// The policy `cd-search`.
-    CdSearch,
-    /// The same, where nothing is known of any kernel.
-    ColdCdSearch,
-    /// The policy `cd-search-paper`.
-    CdSearchPaper,
-    /// A selector and a partitioner, where kernels are known.
-    Policy(SelectorKind, PartitionerKind),
-    /// The policy `cd-search`, with terms of each application, in order; short launches run as they
-    /// were written where a daemon would have them so.
-    Terms(Vec<Terms>),
-    /// All SMs for everybody: CTAs of each application on an SM, of those that fit.
-    Parts(Vec<SmPart>),
-    /// Nothing but counting: an earlier run. It ends when every kernel has its profile and its
-    /// speed alone, or has been launched so often that it would have them.
-    Count,
-    /// Kernels as they are, all at once, wherever the hardware puts them.
-    Mps,
-    /// Kernels as they are, one application after the other.
-    TimeSlice,
-}
-
-impl Arrangement {
-    /// The policy, where it is not the engine's own.
-    fn policy(&self) -> Option<PolicyConfig> {
-        let (selector, partitioner) = match self {
-            Arrangement::CdSearch | Arrangement::ColdCdSearch | Arrangement::Terms(_) => {
-                (SelectorKind::Everyone, PartitionerKind::CdSearch)
-            }
-            Arrangement::CdSearchPaper => (SelectorKind::Everyone, PartitionerKind::CdSearchPaper),
-            Arrangement::Policy(selector, partitioner) => (*selector, *partitioner),
-            _ => return None,
-        };
-        Some(PolicyConfig { selector, partitioner, ..PolicyConfig::default() })
-    }
-}
-
-/// What is kept of kernels, by the hash of their code.
-pub type Profiles = BTreeMap<String, Vec<(LaunchShape, KernelProfile)>>;
 
 /// A run.
 #[derive(Clone, Debug)]
@@ -108,57 +57,6 @@ pub struct Run<'a> {
     pub arrivals: Vec<Vec<u64>>,
     /// What earlier runs have kept.
     pub profiles: Profiles,
-}
-
-/// What became of a run.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Shared {
-    /// Each application, in the order given.
-    pub shares: Vec<Share>,
-    /// Device time from the first launch to the end, in nanoseconds.
-    pub nanos: u64,
-    /// What the device counted in that time.
-    pub counters: DeviceCounters,
-    /// Device time at which the first search had ended, where there was one.
-    pub searched: Option<u64>,
-    /// How often everything was classified again.
-    pub again: u32,
-    /// The name of the last stage of the policy.
-    pub stage: String,
-    /// Each decision of the policy, in sentences.
-    pub decisions: Vec<String>,
-    /// What was counted of kernels.
-    pub profiles: Profiles,
-}
-
-/// One application of a run.
-#[derive(Clone, PartialEq, Debug, Default, Serialize, Deserialize)]
-pub struct Share {
-    /// How far it got.
-    pub track: Track,
-    /// What the policy first took it for.
-    pub class: Option<Class>,
-    /// From what.
-    pub evidence: Option<Evidence>,
-    /// What it was taken for at the end.
-    pub last_class: Option<Class>,
-    /// Its SMs at the end.
-    pub sms: u16,
-    /// SM-nanoseconds of its partition, from the first launch to the end, looked at every 2 µs; 0
-    /// where SMs are not divided.
-    pub sm_nanos: u64,
-    /// CTAs of its first kernel, as it is written, that fit on an SM; 0 without kernels.
-    pub ctas_per_sm: u16,
-}
-
-/// Why a run failed.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{application}: {reason}")]
-pub struct RunError {
-    /// Whose fault it is.
-    pub application: String,
-    /// What happened.
-    pub reason: String,
 }
 
 /// Runs applications together.
@@ -186,20 +84,7 @@ struct Stage<'a> {
 impl<'a> Stage<'a> {
     fn new(applications: &[&'a Application], how: &Run<'_>) -> Result<Stage<'a>, RunError> {
         let nobody = |reason: String| RunError { application: "the device".to_owned(), reason };
-        let (sharing, thread_percentage) = match how.arrangement {
-            Arrangement::Original(sms) => (Sharing::Mps, Some(percentage(sms, how.spec.sms))),
-            Arrangement::Mps => (Sharing::Mps, None),
-            Arrangement::TimeSlice => (Sharing::TimeSlice, None),
-            Arrangement::Static(_)
-            | Arrangement::Even
-            | Arrangement::CdSearch
-            | Arrangement::ColdCdSearch
-            | Arrangement::CdSearchPaper
-            | Arrangement::Policy(..)
-            | Arrangement::Terms(_)
-            | Arrangement::Parts(_)
-            | Arrangement::Count => (Sharing::Spatial, None),
-        };
+        let (sharing, thread_percentage) = how.arrangement.sharing(how.spec.sms);
         let options = Options { seed: how.seed, sharing, thread_percentage, ..Options::default() };
         let mut device = EmulatedGpu::new(how.spec.clone(), options);
         // Only searches want profiles, and what is counted takes longer.
@@ -624,69 +509,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// What the policy has said so far.
-#[derive(Default)]
-struct History {
-    sequence: u64,
-    classes: BTreeMap<ApplicationId, Classes>,
-    searched: Option<u64>,
-    again: u32,
-    stage: String,
-    decisions: Vec<String>,
-}
-
-struct Classes {
-    first: Class,
-    evidence: Evidence,
-    last: Class,
-}
-
-impl History {
-    /// Takes in the decisions since the last time.
-    fn read(&mut self, engine: &Engine, begin: Nanos) {
-        for record in engine.decisions().filter(|record| record.sequence > self.sequence) {
-            for note in &record.notes {
-                if let Note::Classified { application, class, evidence, .. } = note {
-                    let new = Classes { first: *class, evidence: *evidence, last: *class };
-                    self.classes.entry(*application).or_insert(new).last = *class;
-                }
-            }
-            if ["watch", "found"].contains(&&*record.stage) && self.searched.is_none() {
-                self.searched = Some(record.time.saturating_sub(begin).0);
-            }
-            if record.stage == "profile" && record.cause == Cause::Interval && self.stage == "watch"
-            {
-                self.again += 1;
-            }
-            self.stage.clone_from(&record.stage);
-            self.decisions.push(explain(record).join(" "));
-        }
-        self.sequence = engine.decisions().last().map_or(self.sequence, |record| record.sequence);
-    }
-}
-
 /// Whether a kernel's profile has everything that a policy asks for.
 fn is_known(profile: &KernelProfile) -> bool {
     profile.launches >= 2 && profile.alone.is_some()
-}
-
-/// The thread percentage that means so many of the SMs.
-fn percentage(sms: u16, all: u16) -> u8 {
-    let part = u32::from(sms.min(all)) * 100 / u32::from(all.max(1));
-    u8::try_from(part.clamp(1, 100)).unwrap_or(100)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn percentages_name_sm_counts() {
-        for all in [24_u16, 30] {
-            for sms in 1..=all {
-                let named = (u32::from(all) * u32::from(percentage(sms, all))).div_ceil(100);
-                assert_eq!(named, u32::from(sms), "{sms} of {all}");
-            }
-        }
-    }
 }

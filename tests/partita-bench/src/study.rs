@@ -12,9 +12,10 @@
 //!   make short intervals flatter some splits (one by 7 %).
 
 use crate::application::Application;
+use crate::arrangement::Arrangement;
 use crate::cells::{Cell, Cells};
 use crate::hardware::measured;
-use crate::run::{Arrangement, RunError, Shared};
+use crate::outcome::{RunError, Shared};
 use crate::track::{Track, antt, float, stp};
 use partita_emu::Spec;
 use partita_model::{Class, SupplyModel};
@@ -420,7 +421,7 @@ impl<'a> Study<'a> {
         from: u64,
         to: impl Fn(&Track) -> u64,
     ) -> Outcome {
-        let speed = |(&index, share): (&usize, &crate::run::Share)| {
+        let speed = |(&index, share): (&usize, &crate::outcome::Share)| {
             share.track.speed_against(&self.alone[index].whole, from, to(&share.track))
         };
         let speeds = members.iter().zip(&shared.shares).map(speed).collect();

@@ -3,7 +3,7 @@
 use super::programs::{THREADS, shared};
 use super::spans::Spans;
 use super::{Program, Round, Seen};
-use crate::run::RunError;
+use crate::outcome::RunError;
 use partita_device::{Activity, Device, Event, Horizon, HostMemory, HostSpan, ResidencyTrace};
 use partita_emu::{EmulatedGpu, Options, Spec, Transfer};
 use partita_engine::{Action, Engine, EngineConfig, Payload, SessionIdentity};

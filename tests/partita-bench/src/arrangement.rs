@@ -1,0 +1,91 @@
+//! The ways in which applications share the GPU in a run.
+
+use partita_model::{PartitionerKind, PolicyConfig, SelectorKind, Sharing, SmPart, Terms};
+use serde::{Deserialize, Serialize};
+
+/// How applications share the GPU.
+#[derive(Clone, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Arrangement {
+    /// Kernels as they are, on the first so many SMs: meant for one application.
+    Original(u16),
+    /// So many SMs each, in order, from the start to the end; others have no power.
+    Static(Vec<u16>),
+    /// The policy `even`.
+    Even,
+    /// The policy `cd-search`.
+    CdSearch,
+    /// The same, where nothing is known of any kernel.
+    ColdCdSearch,
+    /// The policy `cd-search-paper`.
+    CdSearchPaper,
+    /// A selector and a partitioner, where kernels are known.
+    Policy(SelectorKind, PartitionerKind),
+    /// The policy `cd-search`, with terms of each application, in order; short launches run as they
+    /// were written where a daemon would have them so.
+    Terms(Vec<Terms>),
+    /// All SMs for everybody: CTAs of each application on an SM, of those that fit.
+    Parts(Vec<SmPart>),
+    /// Nothing but counting: an earlier run. It ends when every kernel has its profile and its
+    /// speed alone, or has been launched so often that it would have them.
+    Count,
+    /// Kernels as they are, all at once, wherever the hardware puts them.
+    Mps,
+    /// Kernels as they are, one application after the other.
+    TimeSlice,
+}
+
+impl Arrangement {
+    /// The policy, where it is not the engine's own.
+    pub(crate) fn policy(&self) -> Option<PolicyConfig> {
+        let (selector, partitioner) = match self {
+            Arrangement::CdSearch | Arrangement::ColdCdSearch | Arrangement::Terms(_) => {
+                (SelectorKind::Everyone, PartitionerKind::CdSearch)
+            }
+            Arrangement::CdSearchPaper => (SelectorKind::Everyone, PartitionerKind::CdSearchPaper),
+            Arrangement::Policy(selector, partitioner) => (*selector, *partitioner),
+            _ => return None,
+        };
+        Some(PolicyConfig { selector, partitioner, ..PolicyConfig::default() })
+    }
+
+    /// How the GPU shares itself between contexts, and the part of its SMs that each may use, in
+    /// per cent, where that is a part.
+    pub(crate) fn sharing(&self, sms: u16) -> (Sharing, Option<u8>) {
+        match self {
+            Arrangement::Original(part) => (Sharing::Mps, Some(percentage(*part, sms))),
+            Arrangement::Mps => (Sharing::Mps, None),
+            Arrangement::TimeSlice => (Sharing::TimeSlice, None),
+            Arrangement::Static(_)
+            | Arrangement::Even
+            | Arrangement::CdSearch
+            | Arrangement::ColdCdSearch
+            | Arrangement::CdSearchPaper
+            | Arrangement::Policy(..)
+            | Arrangement::Terms(_)
+            | Arrangement::Parts(_)
+            | Arrangement::Count => (Sharing::Spatial, None),
+        }
+    }
+}
+
+/// The thread percentage that means so many of the SMs.
+fn percentage(sms: u16, all: u16) -> u8 {
+    let part = u32::from(sms.min(all)) * 100 / u32::from(all.max(1));
+    u8::try_from(part.clamp(1, 100)).unwrap_or(100)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_name_sm_counts() {
+        for all in [24_u16, 30] {
+            for sms in 1..=all {
+                let named = (u32::from(all) * u32::from(percentage(sms, all))).div_ceil(100);
+                assert_eq!(named, u32::from(sms), "{sms} of {all}");
+            }
+        }
+    }
+}
