@@ -216,6 +216,56 @@ fn under_mps_a_grid_gets_what_the_one_before_leaves() {
     assert!(ends[&2].0 > ends[&1].0 / 2, "head-of-line blocking: {ends:?}");
 }
 
+/// As CUDA has it: CTAs of streams with lower numbers are placed first, and CTAs that run stay.
+#[test]
+fn a_grid_of_higher_priority_is_placed_first_and_preempts_nothing() {
+    let ends_with = |priority| {
+        let mut world = World::new(2, options(Sharing::Mps));
+        world.gpu.set_stream_priority(StreamId(2), priority).unwrap();
+        world.launch(1, 960, 300);
+        world.run(Some(30_000), 2);
+        assert!(!world.sms_of(1).is_empty() && world.ends().is_empty());
+        world.launch(2, 1, 10);
+        world.run(None, 2);
+        assert_eq!(world.total(1), 960 * 256 * 300);
+        world
+    };
+    let started = |world: &World, grid, kind| {
+        let of_kind = |change: &&ResidencyChange| change.grid.0 == grid && change.kind == kind;
+        world.changes().filter(of_kind).map(|change| change.time.0).collect::<Vec<_>>()
+    };
+    for (priority, comes_first) in [(-1, true), (0, false), (1, false)] {
+        let world = ends_with(priority);
+        let ends = world.ends();
+        assert_eq!(ends[&2].0 < ends[&1].0 / 2, comes_first, "{priority}: {ends:?}");
+        // Every CTA started once: none was taken away.
+        for kind in [ResidencyKind::Start, ResidencyKind::Exit] {
+            assert_eq!(started(&world, 1, kind).len(), 960, "{priority}");
+        }
+        let first_exit = started(&world, 1, ResidencyKind::Exit)[0];
+        let first_start = started(&world, 2, ResidencyKind::Start)[0];
+        assert!(first_start >= first_exit, "{priority}: room comes when a CTA has left");
+    }
+    let mut world = World::new(1, options(Sharing::Mps));
+    assert!(world.gpu.set_stream_priority(StreamId(9), 1).is_err());
+    assert_eq!(world.gpu.streams().collect::<Vec<_>>(), [StreamId(1)]);
+}
+
+/// A launch takes a while to reach the scheduler. Until then its priority holds nothing up.
+#[test]
+fn a_grid_that_has_not_started_keeps_no_room_from_lower_priorities() {
+    let first_start = |priority| {
+        let mut world = World::new(2, options(Sharing::Mps));
+        world.gpu.set_stream_priority(StreamId(2), priority).unwrap();
+        world.launch(1, 24, 10);
+        world.run(Some(world.gpu.spec().launch_nanoseconds / 2), 2);
+        world.launch(2, 24, 10);
+        world.run(None, 2);
+        world.changes().find(|change| change.grid.0 == 1).unwrap().time
+    };
+    assert_eq!(first_start(-1), first_start(0));
+}
+
 #[test]
 fn a_thread_percentage_keeps_contexts_on_a_part_of_the_sms() {
     let percentage = Options { thread_percentage: Some(50), ..options(Sharing::Mps) };

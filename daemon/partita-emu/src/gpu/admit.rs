@@ -197,6 +197,7 @@ impl EmulatedGpu {
             memory_counts: MemoryCounts::default(),
             stays: Stays::default(),
             sms: SmSet::range(0, self.spec.sms),
+            priority: 0,
             window: module.window,
             output: Vec::new(),
             assertion: None,

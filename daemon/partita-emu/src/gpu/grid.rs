@@ -105,6 +105,8 @@ pub struct Grid {
     pub stays: Stays,
     /// The SMs that its CTAs may go to.
     pub sms: SmSet,
+    /// The priority of its stream: CTAs of lower numbers are placed first.
+    pub priority: i32,
     /// The window in which it allocates.
     pub window: WindowId,
     /// Its output.

@@ -144,7 +144,7 @@ pub struct EmulatedGpu {
     did_piece: bool,
     streams: Streams,
     grids: BTreeMap<OperationId, Grid>,
-    /// Grids with CTAs left to place, in order of arrival.
+    /// Grids with CTAs left to place, in order of priority and then of arrival.
     order: Vec<OperationId>,
     sms: Vec<Sm>,
     system: SharedMemorySystem,
@@ -255,6 +255,28 @@ impl EmulatedGpu {
     /// begun keep their SMs. SMs that the GPU lacks are ignored; a stream without SMs waits.
     pub fn confine_stream(&mut self, stream: StreamId, sms: SmSet) {
         self.confined.insert(stream, sms.intersection(&SmSet::range(0, self.spec.sms)));
+    }
+
+    /// Sets the priority of a stream's later grids, as `cuStreamCreateWithPriority` does: CTAs of
+    /// lower numbers are placed first, and CTAs that run are not preempted. Copies have none. A
+    /// stream has the priority 0 where nothing else is said.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadId`] where there is no such stream.
+    pub fn set_stream_priority(
+        &mut self,
+        stream: StreamId,
+        priority: i32,
+    ) -> Result<(), DeviceError> {
+        let found = self.streams.streams.get_mut(&stream);
+        found.ok_or_else(|| DeviceError::BadId(stream.to_string()))?.priority = priority;
+        Ok(())
+    }
+
+    /// The streams that take work, in order.
+    pub fn streams(&self) -> impl Iterator<Item = StreamId> {
+        let open = self.streams.streams.iter().filter(|(_, stream)| !stream.destroyed);
+        open.map(|(id, _)| *id)
     }
 
     fn grid_task(&self, grid: Grid) -> Task {
@@ -428,14 +450,21 @@ impl EmulatedGpu {
                     0
                 };
                 // The previous operation may have ended inside the last turn.
-                let free_at = self.streams.streams.get(&id).map_or(0, |stream| stream.free_at);
+                let stream = self.streams.streams.get(&id);
+                let (free_at, priority) =
+                    stream.map_or((0, 0), |stream| (stream.free_at, stream.priority));
                 let begin = free_at.max(queued.since).min(self.now);
+                grid.priority = priority;
                 grid.start = (begin + latency).max(self.now);
                 grid.end = grid.start;
                 let confined = self.confined.get(&id).copied();
                 let open = confined.unwrap_or_else(|| self.sms_of_context(grid.window));
                 grid.sms = grid.sms.intersection(&open);
-                self.order.push(operation);
+                let yields = |other: &OperationId| {
+                    self.grids.get(other).is_some_and(|other| other.priority > priority)
+                };
+                let place = self.order.iter().position(yields).unwrap_or(self.order.len());
+                self.order.insert(place, operation);
                 self.grids.insert(operation, *grid);
                 self.streams.of_grid.insert(operation, id);
                 Front::Running
@@ -454,7 +483,9 @@ impl EmulatedGpu {
 
     /// The block scheduler. It spreads the CTAs of the first grid over the SMs with room, the SM
     /// with the fewest CTAs first. The next grid gets the rest only when the first has no CTA left.
-    /// A grid that waits for room, or for its start, keeps later grids off its SMs.
+    /// A grid that waits for room keeps later grids off its SMs. One that waits for its start, and
+    /// is not known to the scheduler before, does so to later grids of its own priority only: it
+    /// started in order of arrival.
     fn place_ctas(&mut self, news: &mut Vec<News>) {
         self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
         if self.order.is_empty() || !self.may_place() {
@@ -463,15 +494,24 @@ impl EmulatedGpu {
         let order = self.order_of_context();
         let mut executed = 0;
         let mut blocked = self.gated;
+        // SMs of grids of one priority that wait for their start.
+        let (mut priority, mut awaited) = (i32::MIN, SmSet::EMPTY);
         for &operation in &order {
             loop {
                 let grid = &self.grids[&operation];
                 if grid.next >= grid.total {
                     break;
                 }
-                let open = grid.sms.difference(&blocked);
+                if grid.priority != priority {
+                    (priority, awaited) = (grid.priority, SmSet::EMPTY);
+                }
                 let all = grid.sms;
-                if grid.start > self.now || open.is_empty() {
+                if grid.start > self.now {
+                    awaited = awaited.union(&all);
+                    break;
+                }
+                let open = all.difference(&blocked).difference(&awaited);
+                if open.is_empty() {
                     blocked = blocked.union(&all);
                     break;
                 }

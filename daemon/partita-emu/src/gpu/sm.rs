@@ -134,7 +134,7 @@ pub struct Surroundings<'a> {
     pub system: &'a mut SharedMemorySystem,
     /// Grids in flight.
     pub grids: &'a mut BTreeMap<OperationId, Grid>,
-    /// Grids with CTAs left to place, in order of arrival.
+    /// Grids with CTAs left to place, in order of priority and then of arrival.
     pub order: &'a [OperationId],
     /// The next sequence number.
     pub sequence: &'a mut u64,
@@ -617,8 +617,8 @@ impl Sm {
             grid.end = grid.end.max(time);
             grid.keep(resident.cta);
         }
-        // Leftover policy: only the first grid, in order of arrival, that has CTAs left for this SM
-        // may place one.
+        // Leftover policy: only the first grid, in order of priority and then of arrival, that has
+        // CTAs left for this SM may place one.
         let id = SmId(self.id as u16);
         if self.power.gated {
             return;

@@ -51,6 +51,8 @@ pub struct Stream {
     pub front: Option<(OperationId, Front)>,
     /// When the operation before ended.
     pub free_at: u64,
+    /// The priority of its grids, as CUDA counts: lower numbers go first.
+    pub priority: i32,
     /// Whether nothing can be added any more.
     pub destroyed: bool,
 }
