@@ -31,6 +31,9 @@ pub enum Arrangement {
     Count,
     /// Kernels as they are, all at once, wherever the hardware puts them.
     Mps,
+    /// The same, where the streams of each application, in order, have a priority: CTAs of lower
+    /// numbers are placed first, and CTAs that run are not preempted.
+    MpsPriorities(Vec<i32>),
     /// Kernels as they are, one application after the other.
     TimeSlice,
 }
@@ -54,7 +57,7 @@ impl Arrangement {
     pub(crate) fn sharing(&self, sms: u16) -> (Sharing, Option<u8>) {
         match self {
             Arrangement::Original(part) => (Sharing::Mps, Some(percentage(*part, sms))),
-            Arrangement::Mps => (Sharing::Mps, None),
+            Arrangement::Mps | Arrangement::MpsPriorities(_) => (Sharing::Mps, None),
             Arrangement::TimeSlice => (Sharing::TimeSlice, None),
             Arrangement::Static(_)
             | Arrangement::Even

@@ -384,6 +384,32 @@ LOOP:
         assert!((2_000_000..2_000_000 + at_once).contains(&late), "{late}");
     }
 
+    /// A small launch beside one that fills the GPU many times over.
+    #[test]
+    fn priorities_decide_whose_ctas_are_placed_first() {
+        let spec = Spec::named("cd-search-24").unwrap();
+        let (mut small, mut large) = (small("small", 100), small("large", 300));
+        small.pass[0].grid = Dim3::linear(1);
+        large.pass[0].grid = Dim3::linear(3_000);
+        let latency = |arrangement| {
+            let cell = Cell {
+                applications: vec![&small, &large],
+                spec: &spec,
+                arrangement,
+                cycles: 4_000_000,
+                launches: vec![1, 1],
+                arrivals: vec![vec![20_000]],
+            };
+            let shared = Cells::new(None, 7).unwrap().get(&cell).unwrap();
+            shared.shares[0].track.last_growth() - 20_000
+        };
+        let first = latency(Arrangement::MpsPriorities(vec![0, 1]));
+        for other in [Arrangement::Mps, Arrangement::MpsPriorities(vec![1, 0])] {
+            let later = latency(other.clone());
+            assert!(2 * first < later, "{other:?}: {first}, {later}");
+        }
+    }
+
     #[test]
     fn launches_of_several_streams_share_the_gpu() {
         // A quarter of the SMs has a CTA.

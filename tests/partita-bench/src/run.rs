@@ -23,7 +23,7 @@ use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::request::{ImageId, ModuleHandle, Request, StreamHandle, StreamKind};
 use partita_model::{
     CudaResult, DeviceAddress, DeviceCounters, ImageKind, Nanos, Originals, PolicyConfig,
-    SessionId, Sharing, SmId, SmSet, TenantId, Terms,
+    SessionId, Sharing, SmId, SmSet, StreamId, TenantId, Terms,
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -121,10 +121,12 @@ impl<'a> Stage<'a> {
             begin: Nanos(0),
         };
         for (session, application) in (1..).map(SessionId).zip(applications) {
+            let others: BTreeSet<StreamId> = stage.device.streams().collect();
             stage.enter(session, application).map_err(|reason| RunError {
                 application: application.name.clone(),
                 reason: stage.trouble.take().map_or(reason, |(_, trouble)| trouble),
             })?;
+            stage.set_priority(&how.arrangement, &others).map_err(nobody)?;
         }
         for (player, &launches) in stage.players.iter_mut().zip(&how.launches) {
             player.left = Some(launches);
@@ -221,6 +223,20 @@ impl<'a> Stage<'a> {
             sm_nanos: 0,
         });
         Ok(())
+    }
+
+    /// Gives all streams but those of `others` the priority of the player who came last.
+    fn set_priority(
+        &mut self,
+        arrangement: &Arrangement,
+        others: &BTreeSet<StreamId>,
+    ) -> Result<(), String> {
+        let Arrangement::MpsPriorities(all) = arrangement else { return Ok(()) };
+        let last = self.players.len().saturating_sub(1);
+        let own: Vec<_> = self.device.streams().filter(|id| !others.contains(id)).collect();
+        let priority = all.get(last).copied().unwrap_or(0);
+        let set = |stream| self.device.set_stream_priority(stream, priority);
+        own.into_iter().try_for_each(set).map_err(|error| error.to_string())
     }
 
     /// Gives each player so many SMs and takes power from the others.

@@ -10,6 +10,9 @@ pub enum Way {
     TimeSlices,
     /// Kernels as they are, all at once.
     Mps,
+    /// The same, where CTAs of the server are placed first: the batch program runs with
+    /// `CUDA_MPS_CLIENT_PRIORITY=1`. CTAs that run are not preempted.
+    MpsWithPriority,
     /// Half of the SMs each.
     StaticHalves,
     /// Even shares, which change with who has work.
@@ -26,6 +29,7 @@ impl Way {
         match self {
             Way::TimeSlices => "time slices",
             Way::Mps => "MPS",
+            Way::MpsWithPriority => "MPS with priority",
             Way::StaticHalves => "static halves",
             Way::Even => "even",
             Way::CdSearch => "cd-search",
@@ -39,6 +43,8 @@ impl Way {
         match self {
             Way::TimeSlices => Arrangement::TimeSlice,
             Way::Mps => Arrangement::Mps,
+            // Normal, and below normal.
+            Way::MpsWithPriority => Arrangement::MpsPriorities(vec![0, 1]),
             Way::StaticHalves => Arrangement::Static(vec![sms / 2, sms - sms / 2]),
             Way::Even => Arrangement::Even,
             Way::CdSearch => Arrangement::CdSearch,
