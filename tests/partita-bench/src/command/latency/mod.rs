@@ -12,7 +12,7 @@ use partita_bench::{Application, Arrangement, Cell, Cells, RunError, Shared, wor
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
-use rows::{Measured, Row, csv, metrics, plot, table};
+use rows::{Measured, Row, best, csv, metrics, plot, table};
 use ways::Way;
 
 const EXAMPLES: &str = "\
@@ -59,7 +59,7 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "PART", value_delimiter = ',')]
     loads: Vec<f64>,
 
-    /// The ways to share [default: all].
+    /// The ways to share [default: all; all but the oracle with --quick].
     #[arg(long, value_enum, value_name = "WAY", value_delimiter = ',')]
     ways: Vec<Way>,
 
@@ -140,7 +140,11 @@ impl LatencyArgs {
 
     /// Ways in the order of the list of all, each once.
     fn ways(&self) -> Vec<Way> {
-        let is_wanted = |way: &&Way| self.ways.is_empty() || self.ways.contains(way);
+        let is_usual = |way: &Way| !self.common.quick || *way != Way::Oracle;
+        let is_wanted = |way: &&Way| match &*self.ways {
+            [] => is_usual(way),
+            named => named.contains(way),
+        };
         Way::value_variants().iter().filter(is_wanted).copied().collect()
     }
 
@@ -172,6 +176,7 @@ impl LatencyArgs {
         let first = cell(spec, &server, &sparse, (None, original.clone()));
         self.common.compute("a request", &mut cells, std::slice::from_ref(&first))?;
         let single = percentile(&latencies(&server, &sparse, &cells.get(&first)?), 0.5);
+        let arrangements = |way: Way| way.arrangements(spec.sms, self.common.quick);
         let mut rows = Vec::new();
         for &load in loads {
             let traffic =
@@ -182,8 +187,8 @@ impl LatencyArgs {
             let mut wanted = vec![alone.clone()];
             wanted.extend(neighbours.iter().map(|one| batch_alone(spec, one, &traffic)));
             for &neighbour in &neighbours {
-                let arrangements = self.ways().into_iter().map(|way| way.arrangement(spec.sms));
-                wanted.extend(arrangements.map(|arrangement| here(Some(neighbour), arrangement)));
+                let all = self.ways().into_iter().flat_map(arrangements);
+                wanted.extend(all.map(|arrangement| here(Some(neighbour), arrangement)));
             }
             self.common.compute("requests", &mut cells, &wanted)?;
             let alone = cells.get(&alone)?;
@@ -193,17 +198,22 @@ impl LatencyArgs {
                 let speed =
                     batch(&batch_alone(spec, neighbour, &traffic), &mut cells, 0, &traffic)?;
                 for way in self.ways() {
-                    let cell = here(Some(neighbour), way.arrangement(spec.sms));
-                    let batch = batch(&cell, &mut cells, 1, &traffic)? / speed.max(1e-9);
-                    rows.push(Row::new(Measured {
-                        load,
-                        neighbour: &neighbour.name,
-                        way,
-                        latencies: latencies(&server, &traffic, &cells.get(&cell)?),
-                        alone: &unshared,
-                        batch,
-                        left,
-                    }));
+                    let mut tried = Vec::new();
+                    for arrangement in arrangements(way) {
+                        let cell = here(Some(neighbour), arrangement);
+                        let batch = batch(&cell, &mut cells, 1, &traffic)? / speed.max(1e-9);
+                        tried.push(Row::new(Measured {
+                            load,
+                            neighbour: &neighbour.name,
+                            way,
+                            arrangement: &cell.arrangement,
+                            latencies: latencies(&server, &traffic, &cells.get(&cell)?),
+                            alone: &unshared,
+                            batch,
+                            left,
+                        }));
+                    }
+                    rows.extend(best(tried));
                 }
             }
         }

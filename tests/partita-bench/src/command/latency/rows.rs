@@ -1,6 +1,7 @@
 //! What became of the runs: as figures, as a table, as CSV, and as plots.
 
 use super::ways::Way;
+use partita_bench::Arrangement;
 use partita_bench::percentiles::{interval, percentile};
 use partita_bench::plot::{Line, curves};
 use partita_cli::report::Metric;
@@ -9,6 +10,8 @@ use std::fmt::Write as _;
 
 /// A target is met within this many times the 99th percentile alone.
 const TARGET: f64 = 1.5;
+/// An oracle's 99th percentile is at most this many times that alone, where it can be.
+const WITHIN: f64 = 1.05;
 /// The percentiles that are told, and their names.
 const PARTS: [(f64, &str); 3] = [(0.5, "P50"), (0.99, "P99"), (0.999, "P99.9")];
 
@@ -17,6 +20,8 @@ pub struct Row {
     pub load: f64,
     pub neighbour: String,
     pub way: Way,
+    /// SMs of the server, where the way is to choose them.
+    sms: Option<u16>,
     /// Percentiles in nanoseconds: 50, 99, 99.9.
     latency: [f64; 3],
     /// Where they lie at a confidence of 95 %, in nanoseconds, if there are enough requests.
@@ -38,6 +43,7 @@ pub struct Measured<'a> {
     pub load: f64,
     pub neighbour: &'a str,
     pub way: Way,
+    pub arrangement: &'a Arrangement,
     /// The latencies of the server's requests in nanoseconds.
     pub latencies: Vec<f64>,
     /// The same without a batch program.
@@ -50,13 +56,19 @@ pub struct Measured<'a> {
 
 impl Row {
     pub fn new(measured: Measured<'_>) -> Row {
-        let Measured { load, neighbour, way, latencies, alone, batch, left } = measured;
+        let Measured { load, neighbour, way, arrangement, latencies, alone, batch, left } =
+            measured;
         let target = TARGET * percentile(alone, 0.99);
         let within = latencies.iter().filter(|latency| **latency <= target).count();
+        let sms = match arrangement {
+            Arrangement::Static(counts) if way == Way::Oracle => counts.first().copied(),
+            _ => None,
+        };
         Row {
             load,
             neighbour: neighbour.to_owned(),
             way,
+            sms,
             latency: PARTS.map(|(part, _)| percentile(&latencies, part)),
             intervals: PARTS.map(|(part, _)| interval(&latencies, part)),
             alone: PARTS.map(|(part, _)| percentile(alone, part)),
@@ -66,6 +78,24 @@ impl Row {
             all: latencies,
         }
     }
+
+    fn over_alone(&self) -> f64 {
+        self.latency[1] / self.alone[1].max(1e-9)
+    }
+}
+
+/// The run of a way that counts: of those whose 99th percentile is within [`WITHIN`], the one with
+/// the most work of the batch program; where there is none, the one with the lowest percentile.
+pub fn best(rows: impl IntoIterator<Item = Row>) -> Option<Row> {
+    rows.into_iter().reduce(|one, other| {
+        let [one_holds, other_holds] = [&one, &other].map(|row| row.over_alone() <= WITHIN);
+        let is_better = match (one_holds, other_holds) {
+            (true, true) => other.batch > one.batch,
+            (false, false) => other.latency[1] < one.latency[1],
+            (_, other_holds) => other_holds,
+        };
+        if is_better { other } else { one }
+    })
 }
 
 /// The part of requests that took at most so long, beside one batch program under each way.
@@ -101,6 +131,7 @@ pub fn metrics(rows: &[Row], single: f64) -> Vec<Metric> {
                 Metric::plain(name(&format!("{what}, 95 % {side}")), end / 1e3, "µs")
             }));
         }
+        metrics.extend(row.sms.map(|sms| Metric::plain(name("SMs of the server"), sms.into(), "")));
         metrics.push(Metric::plain(name("within the target"), 100.0 * row.attained, "%"));
         metrics.push(Metric::plain(name("batch program"), 100.0 * row.batch, "%"));
         let of_left = name("batch program, of the SM-time left");
@@ -127,8 +158,11 @@ pub fn table(rows: &[Row]) -> String {
         "OF LEFT",
     ]);
     for row in rows {
-        let mut cells =
-            vec![row.load.to_string(), row.neighbour.clone(), row.way.name().to_owned()];
+        let way = match row.sms {
+            Some(sms) => format!("{}, {sms} SMs", row.way.name()),
+            None => row.way.name().to_owned(),
+        };
+        let mut cells = vec![row.load.to_string(), row.neighbour.clone(), way];
         for (latency, ends) in row.latency.iter().zip(row.intervals) {
             cells.push(format!("{:.0} µs", latency / 1e3));
             cells.push(match ends {
@@ -136,27 +170,28 @@ pub fn table(rows: &[Row]) -> String {
                 None => "-".to_owned(),
             });
         }
-        cells.push(format!("{:.2}", row.latency[1] / row.alone[1].max(1e-9)));
+        cells.push(format!("{:.2}", row.over_alone()));
         cells.push(format!("{:.1} %", 100.0 * row.attained));
         cells.push(format!("{:.1} %", 100.0 * row.batch));
         cells.push(format!("{:.1} %", 100.0 * row.of_left));
         table.row(cells);
     }
     format!(
-        "\n95 %: where the percentile lies at that confidence, for independent requests; - where \
-         there are too few; IN TIME: requests within {TARGET} × the 99th percentile alone; BATCH: \
-         CTAs of the batch program against a run without the server; OF LEFT: BATCH by the part of \
-         the SM-time that the server leaves alone\n\n{}",
+        "\noracle: the best fixed split, with SMs of the server; 95 %: where the percentile lies \
+         at that confidence, if requests are independent; - where there are too few; IN TIME: \
+         requests within {TARGET} × the 99th percentile alone; BATCH: CTAs of the batch program \
+         against a run without the server; OF LEFT: BATCH by the part of the SM-time that the \
+         server leaves alone\n\n{}",
         table.render()
     )
 }
 
-/// All runs, as programs read them. An end of an interval that is not known is `-`.
+/// All runs, as programs read them. What is not known or not chosen is `-`.
 pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "load,neighbour,way,p50_ns,p99_ns,p999_ns,alone_p50_ns,alone_p99_ns,alone_p999_ns,\
          attained,batch,batch_of_left,p50_from_ns,p50_to_ns,p99_from_ns,p99_to_ns,p999_from_ns,\
-         p999_to_ns\n",
+         p999_to_ns,server_sms\n",
     );
     for row in rows {
         let _ = write!(text, "{},{},{}", row.load, row.neighbour, row.way.name());
@@ -170,7 +205,10 @@ pub fn csv(rows: &[Row]) -> String {
                 None => write!(text, ",-,-"),
             };
         }
-        text.push('\n');
+        let _ = match row.sms {
+            Some(sms) => writeln!(text, ",{sms}"),
+            None => writeln!(text, ",-"),
+        };
     }
     text
 }
@@ -186,6 +224,7 @@ mod tests {
             load: 0.5,
             neighbour: "cp",
             way: Way::Mps,
+            arrangement: &Arrangement::Mps,
             latencies,
             alone: &alone,
             batch: 0.4,
@@ -212,11 +251,37 @@ mod tests {
             ("p99_to_ns", "-"),
             ("p999_from_ns", "-"),
             ("p999_to_ns", "-"),
+            ("server_sms", "-"),
         ];
         assert_eq!(figures, expected);
         let told = |rows: &[Row]| {
             metrics(rows, 1.0).iter().filter(|metric| metric.name.contains("95 %")).count()
         };
         assert_eq!((told(&rows), told(&[row(400)]), told(&[row(4_000)])), (2, 4, 6));
+    }
+
+    #[test]
+    fn the_best_split_keeps_the_percentile_and_then_gives_the_most() {
+        // SMs of the server, its 99th percentile over alone, the batch program's work.
+        let chosen = |splits: &[(u16, f64, f64)]| {
+            let rows = splits.iter().map(|&(sms, over, batch)| {
+                Row::new(Measured {
+                    load: 0.5,
+                    neighbour: "cp",
+                    way: Way::Oracle,
+                    arrangement: &Arrangement::Static(vec![sms, 24 - sms]),
+                    latencies: vec![10_000.0 * over],
+                    alone: &[10_000.0],
+                    batch,
+                    left: 0.5,
+                })
+            });
+            best(rows).and_then(|row| row.sms)
+        };
+        let four = [(4, 3.0, 0.9), (8, 1.04, 0.6), (12, 1.02, 0.5), (16, 1.2, 0.3)];
+        assert_eq!(chosen(&four), Some(8));
+        assert_eq!(chosen(&[four[3], four[2], four[1], four[0]]), Some(8));
+        assert_eq!(chosen(&[four[0], four[3]]), Some(16));
+        assert_eq!(chosen(&[]), None);
     }
 }

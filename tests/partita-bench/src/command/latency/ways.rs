@@ -3,6 +3,10 @@
 use partita_bench::Arrangement;
 use partita_model::{Priority, Terms};
 
+/// Parts of the SMs by which the oracle's splits differ.
+const PARTS: u16 = 12;
+const QUICK_PARTS: u16 = 6;
+
 /// A way to share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 pub enum Way {
@@ -21,6 +25,10 @@ pub enum Way {
     CdSearch,
     /// CD-search, with the priority `latency` for the server and `batch` for the batch program.
     LatencyAndBatch,
+    /// The best fixed split: of all that keep the 99th percentile within 1.05 × that alone, the one
+    /// with the most work of the batch program, and where none does, the one with the lowest 99th
+    /// percentile. With --quick only where it is named.
+    Oracle,
 }
 
 impl Way {
@@ -34,13 +42,15 @@ impl Way {
             Way::Even => "even",
             Way::CdSearch => "cd-search",
             Way::LatencyAndBatch => "latency and batch",
+            Way::Oracle => "oracle",
         }
     }
 
-    /// How the server and the batch program, in this order, share so many SMs.
-    pub fn arrangement(self, sms: u16) -> Arrangement {
+    /// How the server and the batch program, in this order, may share this many SMs: the best
+    /// arrangement counts ([`super::rows::best`]). A quick run tries fewer.
+    pub fn arrangements(self, sms: u16, quick: bool) -> Vec<Arrangement> {
         let priority = |priority| Terms { priority: Some(priority), ..Terms::default() };
-        match self {
+        vec![match self {
             Way::TimeSlices => Arrangement::TimeSlice,
             Way::Mps => Arrangement::Mps,
             // Normal, and below normal.
@@ -51,6 +61,37 @@ impl Way {
             Way::LatencyAndBatch => {
                 Arrangement::Terms(vec![priority(Priority::Latency), priority(Priority::Batch)])
             }
-        }
+            Way::Oracle => return splits(sms, if quick { QUICK_PARTS } else { PARTS }),
+        }]
+    }
+}
+
+/// Splits into so many parts, of which the server has one at least and all but one at most.
+fn splits(sms: u16, parts: u16) -> Vec<Arrangement> {
+    let step = (sms / parts).max(1);
+    let counts = (step..sms).step_by(step.into());
+    counts.map(|own| Arrangement::Static(vec![own, sms - own])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_oracle_tries_splits_of_all_sms() {
+        let counts = |sms, quick| {
+            let tried = Way::Oracle.arrangements(sms, quick).into_iter();
+            let own = tried.map(|arrangement| match arrangement {
+                Arrangement::Static(counts) => {
+                    assert_eq!(counts.iter().sum::<u16>(), sms);
+                    counts[0]
+                }
+                other => panic!("{other:?}"),
+            });
+            own.collect::<Vec<_>>()
+        };
+        assert_eq!(counts(24, true), [4, 8, 12, 16, 20]);
+        assert_eq!(counts(24, false), [2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22]);
+        assert_eq!(counts(4, true), [1, 2, 3]);
     }
 }
