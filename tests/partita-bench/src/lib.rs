@@ -31,6 +31,7 @@
 //! | `pairing` | pairs of applications that end, and how long they take together |
 //! | `comparison` | all policies on the same mixes |
 //! | `requests` | a server whose requests arrive while other programs run |
+//! | `transformer` | another server, with the kernels of a transformer's layers |
 //! | `percentiles` | percentiles of measured values, with intervals |
 //! | `plot` | curves and sorted bars as SVG |
 //! | `copying` | programs that copy between launches, and how much of that kernels hide |
@@ -63,6 +64,7 @@ mod samples;
 mod slices;
 pub mod study;
 mod track;
+mod transformer;
 mod workloads;
 
 pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
@@ -78,4 +80,5 @@ pub use run::{Run, run};
 pub use samples::samples;
 pub use slices::sliced;
 pub use track::{Track, antt, stp};
+pub use transformer::transformer;
 pub use workloads::{Workload, workloads};

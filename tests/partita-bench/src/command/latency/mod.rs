@@ -8,7 +8,9 @@ use crate::evaluation::{Evaluation, Studied, write_files};
 use clap::{Args, ValueEnum as _};
 use partita_bench::percentiles::percentile;
 use partita_bench::requests::{Process, Traffic, server};
-use partita_bench::{Application, Arrangement, Cell, Cells, RunError, Shared, workloads};
+use partita_bench::{
+    Application, Arrangement, Cell, Cells, RunError, Shared, transformer, workloads,
+};
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
@@ -23,6 +25,8 @@ Examples:
       more requests, at three loads
   partita bench latency --quick --ways mps,latency-and-batch --neighbours lbm
       two ways to share, beside one batch program
+  partita bench latency --quick --server transformer --ways latency-and-batch,oracle
+      requests of 35 launches of a transformer's kernels, beside the best fixed split
   partita bench latency --arrivals bursty --out plots
       requests that come eight at a time, and the distribution of their latency as plots
   partita bench latency --json | jq '.metrics[] | {name, value}'
@@ -68,6 +72,10 @@ pub struct LatencyArgs {
     #[arg(long, value_name = "PROGRAM", value_delimiter = ',', default_values = NEIGHBOURS)]
     neighbours: Vec<String>,
 
+    /// What a request is.
+    #[arg(long, value_enum, value_name = "SERVER", default_value = "chain")]
+    server: Server,
+
     /// How requests follow each other.
     #[arg(long, value_enum, value_name = "PROCESS", default_value = "poisson")]
     arrivals: Arrivals,
@@ -80,6 +88,32 @@ pub struct LatencyArgs {
     /// With several seeds a figure is their mean, and its spread is their standard deviation.
     #[arg(long, alias = "seed", value_name = "SEED", value_delimiter = ',', default_value = "1")]
     seeds: Vec<u64>,
+}
+
+/// What a request is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Server {
+    /// 12 small launches, each after the one before: products, element-wise, transpositions.
+    Chain,
+    /// One pass of a small transformer: 35 launches, each after the one before, of kernels that
+    /// Triton made.
+    Transformer,
+}
+
+impl Server {
+    fn application(self, seed: u64) -> Application {
+        match self {
+            Server::Chain => server(seed),
+            Server::Transformer => transformer(seed),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Server::Chain => "chain",
+            Server::Transformer => "transformer",
+        }
+    }
 }
 
 /// How requests arrive.
@@ -118,7 +152,12 @@ impl LatencyArgs {
         }
         let report = Report {
             bench: "latency".into(),
-            device: format!("{}, {} requests", spec.name, self.requests()),
+            device: format!(
+                "{}, {} requests of {}",
+                spec.name,
+                self.requests(),
+                self.server.name()
+            ),
             seed: self.seeds[0],
             metrics: combined(studied.iter().map(|studied| &*studied.metrics)),
         };
@@ -166,7 +205,7 @@ impl LatencyArgs {
     }
 
     fn study(&self, spec: &Spec, loads: &[f64], seed: u64) -> Result<Studied, Failure> {
-        let server = server(seed);
+        let server = self.server.application(seed);
         let all: Vec<Application> =
             workloads(seed).into_iter().map(|one| one.application).collect();
         let neighbours = self.neighbours(&all)?;
