@@ -24,6 +24,9 @@ pub enum Arrangement {
     /// The policy `cd-search`, with terms of each application, in order; short launches run as they
     /// were written where a daemon would have them so.
     Terms(Vec<Terms>),
+    /// The same, where terms change: each has the time from which on it holds, in nanoseconds from
+    /// the start. Times rise, and the first terms hold from the start.
+    ChangingTerms(Vec<(u64, Vec<Terms>)>),
     /// All SMs for everybody: CTAs of each application on an SM, of those that fit.
     Parts(Vec<SmPart>),
     /// Nothing but counting: an earlier run. It ends when every kernel has its profile and its
@@ -42,14 +45,24 @@ impl Arrangement {
     /// The policy, where it is not the engine's own.
     pub(crate) fn policy(&self) -> Option<PolicyConfig> {
         let (selector, partitioner) = match self {
-            Arrangement::CdSearch | Arrangement::ColdCdSearch | Arrangement::Terms(_) => {
-                (SelectorKind::Everyone, PartitionerKind::CdSearch)
-            }
+            Arrangement::CdSearch
+            | Arrangement::ColdCdSearch
+            | Arrangement::Terms(_)
+            | Arrangement::ChangingTerms(_) => (SelectorKind::Everyone, PartitionerKind::CdSearch),
             Arrangement::CdSearchPaper => (SelectorKind::Everyone, PartitionerKind::CdSearchPaper),
             Arrangement::Policy(selector, partitioner) => (*selector, *partitioner),
             _ => return None,
         };
         Some(PolicyConfig { selector, partitioner, ..PolicyConfig::default() })
+    }
+
+    /// Terms and the times from which on they hold.
+    pub(crate) fn terms(&self) -> Vec<(u64, Vec<Terms>)> {
+        match self {
+            Arrangement::Terms(all) => vec![(0, all.clone())],
+            Arrangement::ChangingTerms(changes) => changes.clone(),
+            _ => Vec::new(),
+        }
     }
 
     /// How the GPU shares itself between contexts, and the part of its SMs that each may use, in
@@ -66,6 +79,7 @@ impl Arrangement {
             | Arrangement::CdSearchPaper
             | Arrangement::Policy(..)
             | Arrangement::Terms(_)
+            | Arrangement::ChangingTerms(_)
             | Arrangement::Parts(_)
             | Arrangement::Count => (Sharing::Spatial, None),
         }

@@ -61,6 +61,7 @@ impl<'a> Cell<'a> {
                 | Arrangement::Even
                 | Arrangement::Policy(..)
                 | Arrangement::Terms(_)
+                | Arrangement::ChangingTerms(_)
                 | Arrangement::Static(_)
         );
         let known = self.applications.iter().filter(|_| knows);
@@ -228,7 +229,16 @@ impl Cells {
         })
     }
 
-    /// What earlier runs have kept of a cell's applications.
+    /// What earlier runs keep of a cell's applications: the profiles with which the cell begins.
+    ///
+    /// # Errors
+    /// Where an application cannot run.
+    pub fn profiles(&mut self, cell: &Cell<'_>) -> Result<Profiles, RunError> {
+        self.compute(&cell.earlier_runs(), 1, &mut |_| ())?;
+        Ok(self.kept_for(cell))
+    }
+
+    /// What earlier runs have kept of a cell's applications, where these runs are there.
     fn kept_for(&self, cell: &Cell<'_>) -> Profiles {
         let earlier =
             cell.earlier_runs().into_iter().filter_map(|cell| self.known.get(&self.key(&cell)));

@@ -15,6 +15,7 @@
 //! | `slices` | applications whose launches are cut into slices |
 //! | `arrivals` | launches that arrive while others run |
 //! | `fixed_parts` | a selector whose applications share all SMs in fixed parts |
+//! | `handover` | how long it takes until changed shares reach running kernels |
 //! | `hardware` | calibration of the modelled GPU |
 //! | `player` | which launch an application enqueues next |
 //! | `arrangement` | the ways in which applications share the GPU |
@@ -46,6 +47,7 @@ pub mod copying;
 pub mod coscheduling;
 mod eight;
 mod fixed_parts;
+mod handover;
 mod hardware;
 mod history;
 pub mod latencies;
@@ -72,6 +74,7 @@ pub use arrangement::Arrangement;
 pub use arrivals::{in_one_stream, poisson};
 pub use cells::{Cell, Cells, Progress};
 pub use eight::{MIXES, PAPER_BANDWIDTH, PAPER_IPC, eight};
+pub use handover::Handover;
 pub use hardware::measured;
 pub use masola::masola;
 pub use outcome::{Profiles, RunError, Share, Shared};

@@ -1,5 +1,6 @@
 //! What becomes of a run.
 
+use crate::handover::Handover;
 use crate::track::Track;
 use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::{Class, DeviceCounters, Evidence};
@@ -26,6 +27,9 @@ pub struct Shared {
     pub stage: String,
     /// Each decision of the policy, in sentences.
     pub decisions: Vec<String>,
+    /// SMs that changed hands because terms changed.
+    #[serde(default)]
+    pub handovers: Vec<Handover>,
     /// What was counted of kernels.
     pub profiles: Profiles,
 }

@@ -6,9 +6,12 @@
 //! Everything else takes the time that it takes through the daemon, but for what the rings and the
 //! program's own host code would add.
 
+mod terms;
+
 use crate::application::Application;
 use crate::arrangement::Arrangement;
 use crate::fixed_parts::FixedParts;
+use crate::handover::Change;
 use crate::hardware::measured;
 use crate::history::History;
 use crate::outcome::{Profiles, RunError, Share, Shared};
@@ -30,6 +33,8 @@ use std::sync::Arc;
 
 /// How often it is looked how far everybody got: a thousandth of a usual run.
 const SAMPLE: Nanos = Nanos(2_000);
+/// Entries of the trace of a run whose terms change.
+const TRACE: usize = 1 << 20;
 /// A program enqueues so many launches at once.
 const BATCH: usize = 8;
 /// A run that counts waits no longer for a kernel without a profile after so many cycles and passes
@@ -77,6 +82,8 @@ struct Stage<'a> {
     replies: BTreeMap<u64, (CudaResult, Payload)>,
     trouble: Option<(SessionId, String)>,
     profiles: Profiles,
+    /// Changes of terms so far.
+    changes: Vec<Change>,
     /// Device time of the first launch.
     begin: Nanos,
 }
@@ -93,11 +100,13 @@ impl<'a> Stage<'a> {
         let profiling = compares || how.arrangement == Arrangement::Count;
         // Applications alone are measured as workers, too.
         let originals = match how.arrangement {
-            Arrangement::Terms(_) => Originals::Short,
+            Arrangement::Terms(_) | Arrangement::ChangingTerms(_) => Originals::Short,
             _ => Originals::Never,
         };
+        let terms = how.arrangement.terms();
+        let trace_entries = if terms.len() > 1 { TRACE } else { 0 };
         let config =
-            EngineConfig { trace_entries: 0, profiling, originals, ..EngineConfig::default() };
+            EngineConfig { trace_entries, profiling, originals, ..EngineConfig::default() };
         let mut engine =
             Engine::new(config, &mut device).map_err(|error| nobody(error.to_string()))?;
         for (hash, shapes) in &how.profiles {
@@ -118,6 +127,7 @@ impl<'a> Stage<'a> {
             replies: BTreeMap::new(),
             trouble: None,
             profiles: Profiles::new(),
+            changes: Vec::new(),
             begin: Nanos(0),
         };
         for (session, application) in (1..).map(SessionId).zip(applications) {
@@ -137,11 +147,12 @@ impl<'a> Stage<'a> {
         if let Arrangement::Static(counts) = &how.arrangement {
             stage.pin(counts).map_err(nobody)?;
         }
-        if let Arrangement::Terms(all) = &how.arrangement {
-            for (player, terms) in stage.players.iter().zip(all) {
-                let set = stage.engine.set_terms(&mut stage.device, player.id, *terms, None);
-                set.map_err(|error| nobody(error.to_string()))?;
-            }
+        if let Some((_, first)) = terms.first() {
+            stage.set_terms(&[], first).map_err(nobody)?;
+        }
+        if trace_entries > 0 {
+            let set = stage.engine.set_trace(&mut stage.device, true);
+            set.map_err(|error| nobody(error.to_string()))?;
         }
         if let Arrangement::Parts(parts) = &how.arrangement {
             let ids = stage.players.iter().map(|player| player.id);
@@ -262,8 +273,15 @@ impl<'a> Stage<'a> {
             self.feed(index).map_err(|reason| self.error(index, reason))?;
         }
         let mut history = History::default();
+        let terms = how.arrangement.terms();
+        let mut changes = terms.windows(2).peekable();
         while self.device.now() < end {
-            self.advance(sample.min(end));
+            let change = changes.peek().map_or(end, |change| begin + Nanos(change[1].0));
+            self.advance(sample.min(end).min(change));
+            if let Some(terms) = changes.next_if(|_| change <= self.device.now()) {
+                self.change_terms(&terms[0].1, &terms[1].1)
+                    .map_err(|reason| RunError { application: "terms".to_owned(), reason })?;
+            }
             if let Some((session, reason)) = self.trouble.take() {
                 let index =
                     self.players.iter().position(|player| player.session == session).unwrap_or(0);
@@ -289,7 +307,10 @@ impl<'a> Stage<'a> {
         history.read(&self.engine, begin);
         let counters = self.device.counters().since(&before);
         let nanos = self.device.now().saturating_sub(begin).0;
-        Ok(self.told(history, counters, nanos))
+        let handovers = self
+            .handovers()
+            .map_err(|reason| RunError { application: "the trace".to_owned(), reason })?;
+        Ok(Shared { handovers, ..self.told(history, counters, nanos) })
     }
 
     /// Whether a run that counts has nothing more to learn. Kernels that are counted in part are
@@ -342,6 +363,7 @@ impl<'a> Stage<'a> {
             again: history.again,
             stage: history.stage,
             decisions: history.decisions,
+            handovers: Vec::new(),
             profiles: self.profiles,
         }
     }

@@ -5,10 +5,14 @@
 //! less, because minima never take the last SM. Speed is held against two runs alone on the same
 //! number of SMs: the kernels as they were written, and the same workers that share. The second
 //! tells what neighbours cost, and the first also what being resizable costs.
+//! Further runs change shares and measure how long running kernels take to follow ([`changes`]).
 //! A thread percentage of MPS holds for all clients of the emulated GPU alike; MPS is left out.
+
+mod changes;
 
 use crate::cd_search::seeds::combined;
 use crate::evaluation::{Evaluation, Studied, write_files};
+use changes::Changed;
 use clap::Args;
 use partita_bench::requests::{Traffic, server};
 use partita_bench::{Application, Arrangement, Cell, Cells, Share, workloads};
@@ -114,6 +118,12 @@ impl Kind {
         }
     }
 
+    /// Whether shares change in a run of its own: where both programs always have work, so that an
+    /// SM has somebody to leave and somebody to come.
+    fn changes(self) -> bool {
+        self != Kind::Bursty
+    }
+
     /// Whether programs reach the speed that their SMs give: they neither share bandwidth that
     /// bounds them nor wait for work.
     fn is_free(self) -> bool {
@@ -140,19 +150,24 @@ impl Way {
         }
     }
 
-    fn arrangement(self, parts: &[u16], asked: &[u16]) -> Arrangement {
+    /// Terms with so many SMs as the minimum and the maximum of each.
+    fn bounds(asked: &[u16]) -> Vec<Terms> {
         // Minima never take the last SM: the last application's is one less.
         let bounds = |(place, &sms): (usize, &u16)| {
             let least = sms - u16::from(place + 1 == asked.len());
             let (min, max) = (SmAmount::Sms(least), SmAmount::Sms(sms));
             Terms { min: (least > 0).then_some(min), max: Some(max), ..Terms::default() }
         };
+        asked.iter().enumerate().map(bounds).collect()
+    }
+
+    fn arrangement(self, parts: &[u16], asked: &[u16]) -> Arrangement {
         let weight = |&part: &u16| Terms {
             weight: Weight::try_from(i64::from(part)).ok(),
             ..Terms::default()
         };
         match self {
-            Way::Bounds => Arrangement::Terms(asked.iter().enumerate().map(bounds).collect()),
+            Way::Bounds => Arrangement::Terms(Way::bounds(asked)),
             Way::Weights => Arrangement::Terms(parts.iter().map(weight).collect()),
             Way::Fixed => Arrangement::Static(asked.to_vec()),
         }
@@ -233,6 +248,7 @@ impl SharesArgs {
                     wanted.extend(runs.alone(program, sms));
                 }
             }
+            wanted.extend(kind.changes().then(|| changes::cell(&runs, &all.of(kind, 2))));
         }
         self.common.compute("shares", &mut cells, &wanted)?;
         let mut rows = Vec::new();
@@ -262,12 +278,20 @@ impl SharesArgs {
                 }
             }
         }
+        let mut changed = Vec::new();
+        for &kind in kinds.iter().filter(|kind| kind.changes()) {
+            let cell = changes::cell(&runs, &all.of(kind, 2));
+            let handovers = cells.get(&cell)?.handovers;
+            changed.push(Changed::new(kind, handovers, &cells.profiles(&cell)?));
+        }
         if let Some(folder) = &self.common.out {
             let of_seed = folder.join(format!("seed-{seed}"));
             let folder = if self.seeds.len() > 1 { &of_seed } else { folder };
-            write_files(folder, &[("shares.csv", csv(&rows))])?;
+            let files = [("shares.csv", csv(&rows)), ("changes.csv", changes::csv(&changed))];
+            write_files(folder, &files)?;
         }
-        Ok(Studied { metrics: metrics(&rows), text: table(&rows) })
+        let metrics = metrics(&rows).into_iter().chain(changes::metrics(&changed)).collect();
+        Ok(Studied { metrics, text: table(&rows) + &changes::table(&changed) })
     }
 }
 
