@@ -1,6 +1,8 @@
 //! The ways in which applications share the GPU in a run.
 
-use partita_model::{PartitionerKind, PolicyConfig, SelectorKind, Sharing, SmPart, Terms};
+use partita_model::{
+    PartitionerKind, PolicyConfig, SelectorKind, Sharing, SmId, SmPart, SmSet, Terms,
+};
 use serde::{Deserialize, Serialize};
 
 /// How applications share the GPU.
@@ -37,6 +39,9 @@ pub enum Arrangement {
     /// The same, where the streams of each application, in order, have a priority: CTAs of lower
     /// numbers are placed first, and CTAs that run are not preempted.
     MpsPriorities(Vec<i32>),
+    /// Kernels as they are, all at once, where each application, in order, has a part of the SMs in
+    /// per cent. The parts lie side by side and begin again where the SMs end.
+    MpsPercentages(Vec<u8>),
     /// Kernels as they are, one application after the other.
     TimeSlice,
 }
@@ -70,7 +75,9 @@ impl Arrangement {
     pub(crate) fn sharing(&self, sms: u16) -> (Sharing, Option<u8>) {
         match self {
             Arrangement::Original(part) => (Sharing::Mps, Some(percentage(*part, sms))),
-            Arrangement::Mps | Arrangement::MpsPriorities(_) => (Sharing::Mps, None),
+            Arrangement::Mps | Arrangement::MpsPriorities(_) | Arrangement::MpsPercentages(_) => {
+                (Sharing::Mps, None)
+            }
             Arrangement::TimeSlice => (Sharing::TimeSlice, None),
             Arrangement::Static(_)
             | Arrangement::Even
@@ -87,9 +94,24 @@ impl Arrangement {
 }
 
 /// The thread percentage that means so many of the SMs.
-fn percentage(sms: u16, all: u16) -> u8 {
+#[must_use]
+pub fn percentage(sms: u16, all: u16) -> u8 {
     let part = u32::from(sms.min(all)) * 100 / u32::from(all.max(1));
     u8::try_from(part.clamp(1, 100)).unwrap_or(100)
+}
+
+/// SMs that each thread percentage of a list means: a part is rounded up, and has one SM at least.
+pub(crate) fn parts(percentages: &[u8], sms: u16) -> Vec<SmSet> {
+    let all = sms.max(1);
+    let mut next = 0;
+    let part = |percentage: &u8| {
+        let exact = (u32::from(all) * u32::from(*percentage)).div_ceil(100);
+        let count = u16::try_from(exact).unwrap_or(all).clamp(1, all);
+        let first = next;
+        next = (first + count) % all;
+        (0..count).map(|place| SmId((first + place) % all)).collect()
+    };
+    percentages.iter().map(part).collect()
 }
 
 #[cfg(test)]
@@ -104,5 +126,13 @@ mod tests {
                 assert_eq!(named, u32::from(sms), "{sms} of {all}");
             }
         }
+    }
+
+    #[test]
+    fn percentages_lie_side_by_side() {
+        assert_eq!(parts(&[25, 75], 24), [SmSet::range(0, 6), SmSet::range(6, 18)]);
+        let over = parts(&[75, 50], 24);
+        assert_eq!(over[1], SmSet::range(18, 6).union(&SmSet::range(0, 6)));
+        assert_eq!(parts(&[1], 24), [SmSet::range(0, 1)]);
     }
 }

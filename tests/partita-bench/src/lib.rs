@@ -70,7 +70,7 @@ mod transformer;
 mod workloads;
 
 pub use application::{Application, Buffer, Param, Pointer, Restored, Step, Variable};
-pub use arrangement::Arrangement;
+pub use arrangement::{Arrangement, percentage};
 pub use arrivals::{in_one_stream, poisson};
 pub use cells::{Cell, Cells, Progress};
 pub use eight::{MIXES, PAPER_BANDWIDTH, PAPER_IPC, eight};

@@ -9,7 +9,7 @@
 mod terms;
 
 use crate::application::Application;
-use crate::arrangement::Arrangement;
+use crate::arrangement::{Arrangement, parts};
 use crate::fixed_parts::FixedParts;
 use crate::handover::Change;
 use crate::hardware::measured;
@@ -136,7 +136,7 @@ impl<'a> Stage<'a> {
                 application: application.name.clone(),
                 reason: stage.trouble.take().map_or(reason, |(_, trouble)| trouble),
             })?;
-            stage.set_priority(&how.arrangement, &others).map_err(nobody)?;
+            stage.set_client(&how.arrangement, &others).map_err(nobody)?;
         }
         for (player, &launches) in stage.players.iter_mut().zip(&how.launches) {
             player.left = Some(launches);
@@ -236,18 +236,30 @@ impl<'a> Stage<'a> {
         Ok(())
     }
 
-    /// Gives all streams but those of `others` the priority of the player who came last.
-    fn set_priority(
+    /// Gives all streams but those of `others` what MPS gives the player who came last: a priority,
+    /// or a part of the SMs.
+    fn set_client(
         &mut self,
         arrangement: &Arrangement,
         others: &BTreeSet<StreamId>,
     ) -> Result<(), String> {
-        let Arrangement::MpsPriorities(all) = arrangement else { return Ok(()) };
         let last = self.players.len().saturating_sub(1);
         let own: Vec<_> = self.device.streams().filter(|id| !others.contains(id)).collect();
-        let priority = all.get(last).copied().unwrap_or(0);
-        let set = |stream| self.device.set_stream_priority(stream, priority);
-        own.into_iter().try_for_each(set).map_err(|error| error.to_string())
+        match arrangement {
+            Arrangement::MpsPriorities(all) => {
+                let priority = all.get(last).copied().unwrap_or(0);
+                let set = |stream| self.device.set_stream_priority(stream, priority);
+                own.into_iter().try_for_each(set).map_err(|error| error.to_string())
+            }
+            Arrangement::MpsPercentages(all) => {
+                let parts = parts(all, self.device.spec().sms);
+                for (stream, part) in own.into_iter().zip(parts.get(last).into_iter().cycle()) {
+                    self.device.confine_stream(stream, *part);
+                }
+                Ok(())
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Gives each player so many SMs and takes power from the others.

@@ -247,12 +247,21 @@ fn shares_are_held_and_found_again() {
         .iter()
         .filter(|metric| metric["name"].as_str().unwrap().ends_with(": SMs held"))
         .collect();
-    assert_eq!(held.len(), 2 * 3 * 2, "splits, ways and programs: {first}");
+    assert_eq!(held.len(), 2 * 3 * 2, "splits, ways but MPS, and programs: {first}");
     let with_goal: Vec<_> = held.iter().filter_map(|metric| metric["met"].as_bool()).collect();
     assert_eq!(with_goal, [true; 8], "{first}");
     assert_eq!(held[1]["goal"], 3.0, "{first}");
     let table = std::fs::read_to_string(folder.path().join("shares.csv")).unwrap();
-    assert_eq!(table.lines().count(), 1 + held.len(), "{table}");
+    assert_eq!(table.lines().count(), 1 + 2 * 4 * 2, "{table}");
+    let changes = std::fs::read_to_string(folder.path().join("changes.csv")).unwrap();
+    let sms = metrics
+        .iter()
+        .find(|metric| metric["name"] == "compute, changed shares: SMs that changed hands");
+    let sms = sms.and_then(|metric| metric["value"].as_f64()).unwrap();
+    assert!(
+        sms >= 1.0 && (changes.lines().count() as f64 - 1.0 - sms).abs() < 1e-9,
+        "{sms}: {changes}"
+    );
     assert_eq!(json(), first);
     expect(&mut bench(&["shares", "--kinds", "slow"]), 2, &["compute, memory, mixed, bursty"]);
 }

@@ -1,12 +1,12 @@
 //! `partita bench shares`: SMs and speed that applications get, against what their terms ask for.
 //!
-//! Each run gives applications parts of the SMs in one of three ways: a minimum that is also the
+//! Each run gives applications parts of the SMs in one of four ways: a minimum that is also the
 //! maximum, a weight, or a fixed split without a policy. The last application's minimum is one SM
-//! less, because minima never take the last SM. Speed is held against two runs alone on the same
+//! less, because minima never take the last SM. A fourth way is a thread percentage of MPS, under
+//! which SMs held are not known. Speed is held against two runs alone on the same
 //! number of SMs: the kernels as they were written, and the same workers that share. The second
 //! tells what neighbours cost, and the first also what being resizable costs.
 //! Further runs change shares and measure how long running kernels take to follow ([`changes`]).
-//! A thread percentage of MPS holds for all clients of the emulated GPU alike; MPS is left out.
 
 mod changes;
 
@@ -15,7 +15,7 @@ use crate::evaluation::{Evaluation, Studied, write_files};
 use changes::Changed;
 use clap::Args;
 use partita_bench::requests::{Traffic, server};
-use partita_bench::{Application, Arrangement, Cell, Cells, Share, workloads};
+use partita_bench::{Application, Arrangement, Cell, Cells, Share, percentage, workloads};
 use partita_cli::failure::Failure;
 use partita_cli::report::{Metric, Report};
 use partita_cli::table::Table;
@@ -26,7 +26,7 @@ use std::fmt::Write as _;
 const EXAMPLES: &str = "\
 Examples:
   partita bench shares --quick
-      four pairs of programs at 10/90 and 50/50
+      four pairs of programs at 10/90 and 50/50, and three of them with shares that change
   partita bench shares --kinds compute,memory --seeds 1,2,3
       two kinds of pairs at all splits, with three seeds
   partita bench shares --json | jq '.metrics[] | select(.met == false)'
@@ -137,16 +137,18 @@ enum Way {
     Bounds,
     Weights,
     Fixed,
+    Percentages,
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Bounds, Way::Weights, Way::Fixed];
+    const ALL: [Way; 4] = [Way::Bounds, Way::Weights, Way::Fixed, Way::Percentages];
 
     fn name(self) -> &'static str {
         match self {
             Way::Bounds => "min = max",
             Way::Weights => "weight",
             Way::Fixed => "fixed",
+            Way::Percentages => "MPS percentage",
         }
     }
 
@@ -161,7 +163,7 @@ impl Way {
         asked.iter().enumerate().map(bounds).collect()
     }
 
-    fn arrangement(self, parts: &[u16], asked: &[u16]) -> Arrangement {
+    fn arrangement(self, sms: u16, parts: &[u16], asked: &[u16]) -> Arrangement {
         let weight = |&part: &u16| Terms {
             weight: Weight::try_from(i64::from(part)).ok(),
             ..Terms::default()
@@ -170,6 +172,10 @@ impl Way {
             Way::Bounds => Arrangement::Terms(Way::bounds(asked)),
             Way::Weights => Arrangement::Terms(parts.iter().map(weight).collect()),
             Way::Fixed => Arrangement::Static(asked.to_vec()),
+            Way::Percentages => {
+                let part = |own: &u16| percentage(*own, sms);
+                Arrangement::MpsPercentages(asked.iter().map(part).collect())
+            }
         }
     }
 }
@@ -196,8 +202,8 @@ struct Row {
     place: usize,
     program: &'static str,
     asked: u16,
-    /// On the average over the run.
-    held: f64,
+    /// On the average over the run; `None` under MPS, which tells nobody.
+    held: Option<f64>,
     /// Against its kernels as they were written, alone on the SMs asked for.
     speed: f64,
     /// Against its workers alone on the SMs asked for.
@@ -242,7 +248,7 @@ impl SharesArgs {
                 let asked = divided(spec.sms, parts);
                 let programs = all.of(kind, parts.len());
                 for way in Way::ALL {
-                    wanted.push(runs.together(&programs, way.arrangement(parts, &asked)));
+                    wanted.push(runs.together(&programs, way.arrangement(spec.sms, parts, &asked)));
                 }
                 for (&program, &sms) in programs.iter().zip(&asked) {
                     wanted.extend(runs.alone(program, sms));
@@ -257,7 +263,7 @@ impl SharesArgs {
                 let asked = divided(spec.sms, parts);
                 let programs = all.of(kind, parts.len());
                 for way in Way::ALL {
-                    let cell = runs.together(&programs, way.arrangement(parts, &asked));
+                    let cell = runs.together(&programs, way.arrangement(spec.sms, parts, &asked));
                     let shared = cells.get(&cell)?;
                     for (place, share) in shared.shares.iter().enumerate() {
                         let alone = runs.alone(programs[place], asked[place]);
@@ -270,7 +276,8 @@ impl SharesArgs {
                             place,
                             program: kind.programs()[place % 2],
                             asked: asked[place],
-                            held: share.sm_nanos as f64 / shared.nanos.max(1) as f64,
+                            held: (way != Way::Percentages)
+                                .then(|| share.sm_nanos as f64 / shared.nanos.max(1) as f64),
                             speed: original?,
                             beside: workers?,
                         });
@@ -374,13 +381,15 @@ fn metrics(rows: &[Row]) -> Vec<Metric> {
         metrics.push(Metric::plain(name("SMs asked for"), asked, ""));
         // CD-search moves the borders of weights, and an application without work lends its SMs.
         let holds = row.way != Way::Weights && row.kind != Kind::Bursty;
-        metrics.push(if holds {
-            let met = (row.held - asked).abs() <= HELD * asked;
-            let held = Metric::plain(name("SMs held"), row.held, "");
-            Metric { goal: Some(asked), met: Some(met), ..held }
-        } else {
-            Metric::plain(name("SMs held"), row.held, "")
-        });
+        metrics.extend(row.held.map(|found| {
+            if holds {
+                let met = (found - asked).abs() <= HELD * asked;
+                let held = Metric::plain(name("SMs held"), found, "");
+                Metric { goal: Some(asked), met: Some(met), ..held }
+            } else {
+                Metric::plain(name("SMs held"), found, "")
+            }
+        }));
         let of_originals = name("speed, of kernels as written on the same SMs alone");
         metrics.push(if row.kind.is_free() && row.way == Way::Bounds {
             Metric::at_least(of_originals, row.speed, "%", 100.0 - MISSED)
@@ -406,7 +415,7 @@ fn table(rows: &[Row]) -> String {
             row.way.name().into(),
             format!("{} {}", row.place + 1, row.program),
             row.asked.to_string(),
-            format!("{:.2}", row.held),
+            row.held.map_or("-".to_owned(), |held| format!("{held:.2}")),
             format!("{:.1} %", row.speed),
             format!("{:.1} %", row.beside),
         ]);
@@ -423,9 +432,10 @@ fn csv(rows: &[Row]) -> String {
         String::from("kind,split,way,place,program,asked,held,speed_percent,beside_percent\n");
     for Row { kind, split, way, place, program, asked, held, speed, beside } in rows {
         let (kind, way) = (kind.name(), way.name());
+        let held = held.map_or("-".to_owned(), |held| format!("{held:.3}"));
         let _ = writeln!(
             text,
-            "{kind},{split},{way},{place},{program},{asked},{held:.3},{speed:.2},{beside:.2}"
+            "{kind},{split},{way},{place},{program},{asked},{held},{speed:.2},{beside:.2}"
         );
     }
     text
