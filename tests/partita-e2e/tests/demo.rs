@@ -10,6 +10,16 @@ fn demo(arguments: &[&str]) -> Output {
     command.arg("demo").args(arguments).output().expect("partita can be started")
 }
 
+/// The figure with this name of a report.
+#[track_caller]
+fn figure(report: &Value, name: &str) -> f64 {
+    let metrics = report["metrics"].as_array().expect("it has figures");
+    let metric = metrics.iter().find(|metric| metric["name"] == name);
+    metric
+        .and_then(|metric| metric["value"].as_f64())
+        .unwrap_or_else(|| panic!("no `{name}` in {report}"))
+}
+
 #[test]
 fn the_summary_is_measured() {
     let output = demo(&["--json", "--mix", "mixed"]);
@@ -18,12 +28,7 @@ fn the_summary_is_measured() {
     let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
     assert_eq!(report["bench"], "demo");
     let metrics = report["metrics"].as_array().expect("it has figures");
-    let value = |name: &str| -> f64 {
-        let metric = metrics.iter().find(|metric| metric["name"] == name);
-        metric
-            .and_then(|metric| metric["value"].as_f64())
-            .unwrap_or_else(|| panic!("no `{name}` in {report}"))
-    };
+    let value = |name: &str| figure(&report, name);
     for way in ["time-sliced", "MPS-like", "even", "CD-search"] {
         let (stp, antt) = (value(&format!("{way}: STP")), value(&format!("{way}: ANTT")));
         assert!((0.5..=2.2).contains(&stp), "{way}: {stp}");
@@ -62,14 +67,7 @@ fn programs_are_measured_alone_and_in_pairs() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{stderr}");
     let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
-    let value = |name: &str| -> f64 {
-        let metric = report["metrics"]
-            .as_array()
-            .and_then(|all| all.iter().find(|metric| metric["name"] == name));
-        metric
-            .and_then(|metric| metric["value"].as_f64())
-            .unwrap_or_else(|| panic!("no `{name}` in {report}"))
-    };
+    let value = |name: &str| figure(&report, name);
     let throughput = |place: &str| value(&format!("compute+memory, {place}: STP"));
     for place in ["time slices", "MPS", "even", "CD-search"] {
         assert!((0.5..2.2).contains(&throughput(place)), "{report}");
@@ -83,6 +81,32 @@ fn programs_are_measured_alone_and_in_pairs() {
     }
 }
 
+/// A request waits for a kernel of the batch program before each of its own under MPS, and for none
+/// where the server has the priority `latency`.
+#[test]
+fn requests_wait_for_the_batch_program_only_without_priorities() {
+    let output = demo(&["latency", "--json", "--requests", "6"]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    assert_eq!(report["bench"], "demo latency");
+    let value = |name: &str| figure(&report, name);
+    let one = value("alone: one request");
+    for way in ["alone", "MPS-like", "Partita"] {
+        let of = |what: &str| value(&format!("{way}: {what}"));
+        assert_eq!(of("different words").to_bits(), 0, "{report}");
+        // A result is ready no sooner than its request alone has taken, but for the copies' ends.
+        assert!(of("P50") >= 0.8 * one && of("P99") >= of("P50"), "{way}: {report}");
+        let tail = of("P99") / value("alone: P99");
+        assert!((of("P99 against alone") - tail).abs() < 1e-6, "{way}: {report}");
+    }
+    assert!(value("MPS-like: P50") > 2.0 * value("Partita: P50"), "{report}");
+    for way in ["MPS-like", "Partita"] {
+        let batch = value(&format!("{way}: train: speed against alone"));
+        assert!((0.01..1.1).contains(&batch), "{way}: {report}");
+    }
+}
+
 #[test]
 fn wrong_arguments_are_refused_with_what_would_be_right() {
     for (arguments, part) in [
@@ -90,6 +114,11 @@ fn wrong_arguments_are_refused_with_what_would_be_right() {
         (&["--apps", "x"], "invalid"),
         (&["--mix", "both"], "compute, memory, mixed"),
         (&["--spec", "nonesuch"], "cd-search-24"),
+        (&["latency", "--requests", "0"], "1..=1000"),
+        (&["latency", "--load", "1.5"], "from 0.05 to 0.95"),
+        (&["latency", "--load", "x"], "no number"),
+        (&["latency", "--spec", "nonesuch"], "cd-search-24"),
+        (&["--apps", "3", "latency"], "cannot be used with"),
     ] {
         let output = demo(arguments);
         let stderr = String::from_utf8_lossy(&output.stderr);

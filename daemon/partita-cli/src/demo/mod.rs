@@ -12,7 +12,9 @@
 //! | [`track`] | speeds, STP, ANTT, latencies of resizes |
 //! | [`screen`] | the display while the demo runs |
 //! | [`summary`] | the summary at the end |
+//! | [`latency`] | `partita demo latency`: an HTTP server beside a batch program |
 
+mod latency;
 mod screen;
 mod stage;
 mod summary;
@@ -21,7 +23,8 @@ mod track;
 
 use crate::failure::Failure;
 use crate::run::child::Parts;
-use clap::{Args, ValueEnum};
+use clap::{Args, Subcommand, ValueEnum};
+use latency::LatencyArgs;
 use partita_emu::Spec;
 use partita_model::{ApplicationReport, Sharing};
 use screen::Screen;
@@ -38,6 +41,8 @@ Examples:
       run two memory-intensive programs: SMs that neither needs stay empty
   partita demo --apps 4 --json | jq '.metrics[] | {name, value}'
       run four programs; print only the summary, as JSON in the form of `partita bench`
+  partita demo latency
+      send requests to an HTTP server beside a batch program, with and without priorities
 
 The first run needs NVIDIA's compiler: PARTITA_NVCC, else nvcc in PATH or /usr/local/cuda, else
 the demo installs it from PyPI (130 MB, once) into $PARTITA_CACHE_DIR, else
@@ -53,8 +58,11 @@ const LONGEST_ROUND_NANOS: u64 = 40_000_000;
 /// Show the main job: unmodified CUDA programs share a GPU, and the border between them moves while
 /// their kernels run.
 #[derive(Args, Debug)]
-#[command(after_help = EXAMPLES)]
+#[command(after_help = EXAMPLES, args_conflicts_with_subcommands = true)]
 pub struct DemoArgs {
+    #[command(subcommand)]
+    part: Option<Part>,
+
     /// The kind of the programs: memory-intensive, compute-intensive, or both in turn.
     #[arg(long, value_enum, default_value = "mixed")]
     mix: Mix,
@@ -71,6 +79,12 @@ pub struct DemoArgs {
     /// Print only the summary, as JSON.
     #[arg(long)]
     json: bool,
+}
+
+/// Another thing to show.
+#[derive(Subcommand, Debug)]
+enum Part {
+    Latency(LatencyArgs),
 }
 
 /// Which programs.
@@ -155,6 +169,9 @@ struct Cast {
 impl DemoArgs {
     /// Runs the demo.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
+        if let Some(Part::Latency(latency)) = self.part {
+            return latency.execute();
+        }
         let device = format!("emu:{}", self.spec);
         let spec = Spec::find(&self.spec).map_err(|error| Failure::from(error).with_code(2))?;
         let parts = Parts::find(device)?;
@@ -188,8 +205,8 @@ fn play(
         }
         screen.begin(&format!("{} alone on all SMs, its result checked first", member.name), &[]);
         // All ways of sharing are compared with the original kernels.
-        let mut stage = Stage::open(parts, Way::Mps)?;
-        stage.check(member)?;
+        let mut stage = Stage::open(parts, Way::Mps.policy(), Way::Mps.sharing())?;
+        stage.check(member.name, &member.path)?;
         stage.start(std::slice::from_ref(member))?;
         let seen = follow(&mut stage, screen, Way::Mps, ALONE_NANOS)?;
         let speed =
@@ -199,7 +216,7 @@ fn play(
     let mut outcomes = Vec::new();
     for way in Way::ALL {
         screen.begin(way.title(), &alone);
-        let mut stage = Stage::open(parts, way)?;
+        let mut stage = Stage::open(parts, way.policy(), way.sharing())?;
         stage.start(cast)?;
         let nanos = match way {
             // One turn of every program, wherever the measurement begins.

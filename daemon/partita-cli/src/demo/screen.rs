@@ -64,6 +64,11 @@ impl Screen {
         }
     }
 
+    /// Whether it shows nothing.
+    pub fn is_silent(&self) -> bool {
+        self.kind == Kind::Silent
+    }
+
     /// A line that stays.
     pub fn say(&mut self, text: &str) {
         self.drawn = 0;

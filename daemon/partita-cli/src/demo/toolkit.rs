@@ -24,6 +24,10 @@ pub const TRIAD: Program = Program { name: "triad", source: include_str!("progra
 /// Needs arithmetic.
 pub const GENERATE: Program =
     Program { name: "generate", source: include_str!("programs/generate.cu") };
+/// Answers HTTP requests by chains of small kernels.
+pub const SERVE: Program = Program { name: "serve", source: include_str!("programs/serve.cu") };
+/// Launches one kernel after the other, as training does.
+pub const TRAIN: Program = Program { name: "train", source: include_str!("programs/train.cu") };
 
 /// nvcc, ptxas and the runtime library, in versions that were tried.
 const PACKAGES: [&str; 2] = ["nvidia-cuda-nvcc==13.5.37", "nvidia-cuda-cccl==13.3.5.0.6"];
