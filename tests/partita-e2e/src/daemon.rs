@@ -1,8 +1,8 @@
 //! A daemon of the test's own, in a temporary directory, with its log kept.
 
 use crate::binaries;
-use partita_model::{StatusReport, TraceReport};
-use serde_json::Value;
+use partita_model::{ApplicationId, SmSet, StatusReport, TraceReport};
+use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
@@ -148,6 +148,23 @@ impl Daemon {
         serde_json::from_value(body).expect("the trace is a TraceReport")
     }
 
+    /// `PUT /v1/plan`: gives applications these SMs, as `partita resize` does. Whether the daemon
+    /// took the plan: it refuses one for an application that has ended.
+    ///
+    /// # Panics
+    /// Where it is not answered.
+    pub fn resize(&self, plan: &[(ApplicationId, SmSet)]) -> bool {
+        let parts: Vec<Value> = plan
+            .iter()
+            .map(|(application, sms)| json!({"application": application, "sms": sms}))
+            .collect();
+        let body = json!({ "partitions": parts }).to_string();
+        let headers = format!("Content-Type: application/json\r\nContent-Length: {}", body.len());
+        let answer = self.exchange("PUT /v1/plan", &headers, &body);
+        let answer = answer.expect("a plan is answered");
+        answer.lines().next().is_some_and(|status| status.contains(" 20"))
+    }
+
     /// Looks at the status until `enough` is true of it.
     ///
     /// # Panics
@@ -170,14 +187,19 @@ impl Daemon {
 
     /// Sends one GET to the API socket; `None` for any answer but 200.
     fn get(&self, path: &str) -> Option<Value> {
-        let mut stream = UnixStream::connect(self.socket_dir().join("api.sock")).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        let headers = "Host: partita\r\nCache-Control: no-cache";
-        write!(stream, "GET {path} HTTP/1.0\r\n{headers}\r\n\r\n").ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
+        let answer = self.exchange(&format!("GET {path}"), "Cache-Control: no-cache", "")?;
         let (head, body) = answer.split_once("\r\n\r\n")?;
         head.lines().next()?.contains(" 200 ").then(|| serde_json::from_str(body).ok())?
+    }
+
+    /// Sends one request to the API socket. The answer's head and body; `None` where none comes.
+    fn exchange(&self, question: &str, headers: &str, body: &str) -> Option<String> {
+        let mut stream = UnixStream::connect(self.socket_dir().join("api.sock")).ok()?;
+        stream.set_read_timeout(Some(PATIENCE)).ok()?;
+        write!(stream, "{question} HTTP/1.0\r\nHost: partita\r\n{headers}\r\n\r\n{body}").ok()?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).ok()?;
+        Some(answer)
     }
 }
 

@@ -10,6 +10,7 @@
 //! `PARTITA_CACHE_DIR` names another place.
 
 pub mod binaries;
+pub mod borders;
 pub mod daemon;
 pub mod fatbin;
 pub mod held;

@@ -4,9 +4,12 @@
 //! A program's name is the first word of a line that it prints. Its last line is `PASSED`, or
 //! `FAILED` with the reason above it. A line `// nvcc: …` names the options of nvcc that a program
 //! needs. Each program has a daemon of its own, so that a failure shows that daemon's log.
+//!
+//! Under constant resizing programs print what they print alone. A run tries two programs;
+//! `PARTITA_RESIZING=all` tries all, and `PARTITA_RESIZING=scan,gemm` these.
 
 use partita_e2e::daemon::Daemon;
-use partita_e2e::toolchain;
+use partita_e2e::{borders, toolchain};
 use std::process::{Output, Stdio};
 
 #[track_caller]
@@ -29,6 +32,9 @@ fn passes(name: &str, device: &str) {
 
 macro_rules! gallery {
     ($($name:ident)*) => {
+        /// All programs that pass on a daemon like any other.
+        const NAMES: &[&str] = &[$(stringify!($name)),*];
+
         $(
             #[test]
             fn $name() {
@@ -150,4 +156,54 @@ fn eight_programs_at_once_give_what_each_gives_alone() {
     }
     let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+}
+
+/// Programs that a run tries under constant resizing. Both have launches of many long CTAs:
+/// workers, and tickets whose CTAs wait for earlier ones.
+const RESIZED: &str = "histogram,lookback";
+
+/// The output of each program and its exit status are those of its run alone, to the byte. Every
+/// launch is resizable, and the border moves as fast as the daemon takes plans. The GPU only
+/// executes: with time it needs 20 times as long.
+#[test]
+fn programs_print_the_same_under_constant_resizing() {
+    let asked = std::env::var("PARTITA_RESIZING").ok();
+    let names: Vec<&str> = match asked.as_deref() {
+        Some("all") => NAMES.to_vec(),
+        names => names.unwrap_or(RESIZED).split(',').collect(),
+    };
+    // Where a launch is short no border may cross it, and some kernels only run as they were
+    // written. The two run again until the border has taken SMs from their CTAs.
+    let attempts = if asked.is_some() { 1 } else { 1_000 };
+    let mut seed = 0x2545_f491_4f6c_dd1d;
+    let (mut moves, mut unmoved, mut wrong) = (0, Vec::new(), Vec::new());
+    let config = "[policy]\npartitioner = \"even\"\noriginals = \"never\"\n";
+    for &name in &names {
+        let program = toolchain::gallery_program(name);
+        let daemon = Daemon::with_config("emu,timing=off", config);
+        let alone = daemon.run(&program).output().expect("partita can be started");
+        expect_passed(name, &alone);
+        let (neighbour, id) = borders::neighbour(&daemon);
+        let mut moved = 0;
+        for _ in 0..attempts {
+            let (output, taken) = borders::run_under_resizing(&daemon, id, &program, &mut seed);
+            if output != alone {
+                wrong.push(format!("{name}: {output:?}, alone {alone:?}\n{}", daemon.log()));
+            }
+            moved += taken;
+            if moved > 0 || !wrong.is_empty() {
+                break;
+            }
+        }
+        let neighbour = neighbour.release();
+        assert!(neighbour.stdout.ends_with(b"PASSED\n"), "{name}: {neighbour:?}");
+        println!("{name}: the border took SMs from its CTAs {moved} times");
+        moves += moved;
+        if moved == 0 {
+            unmoved.push(name);
+        }
+    }
+    println!("{} programs, {moves} times; no SM taken from {unmoved:?}", names.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(asked.is_some() || unmoved.is_empty(), "{unmoved:?}");
 }
