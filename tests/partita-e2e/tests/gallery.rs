@@ -188,6 +188,7 @@ fn programs_print_the_same_under_constant_resizing() {
         for _ in 0..attempts {
             let (output, taken) = borders::run_under_resizing(&daemon, id, &program, &mut seed);
             if output != alone {
+                println!("{name}: other output than alone");
                 wrong.push(format!("{name}: {output:?}, alone {alone:?}\n{}", daemon.log()));
             }
             moved += taken;

@@ -10,8 +10,12 @@ use partita_wire::{Record, WANTS_REPLY};
 use serde_json::Value;
 
 /// All recordings, oldest first.
-const FILES: [&str; 3] =
-    [include_str!("2.1.json"), include_str!("2.3.json"), include_str!("2.4.json")];
+const FILES: [&str; 4] = [
+    include_str!("2.1.json"),
+    include_str!("2.3.json"),
+    include_str!("2.4.json"),
+    include_str!("2.5.json"),
+];
 
 /// A conversation.
 pub struct Recording {
