@@ -19,7 +19,7 @@ use std::str::FromStr;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "Written")]
 pub enum SmAmount {
-    /// So many SMs.
+    /// A number of SMs.
     Sms(u16),
     /// Per cent of the GPU's SMs, 1–100.
     PerCent(u8),

@@ -551,7 +551,8 @@ impl Note {
     }
 }
 
-/// SMs that one application has in place of another.
+/// A number of SMs that changed sides against an equal split, and the application on the other
+/// side.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SmsOf {

@@ -220,8 +220,8 @@ fn notes(sample: &Sample, plan: &Plan) -> Vec<Note> {
     sample.applications.iter().filter(|a| is_said(a)).map(note).collect()
 }
 
-/// Who has SMs of whose equal part: taker, giver and number. Where several take and several give,
-/// the applications pair up in order of their ids.
+/// SMs beyond an equal split: the application that has them, the application that has fewer for it,
+/// and their number. Where several have more and several fewer, they pair up in order of their ids.
 fn exchanged(sample: &Sample, plan: &Plan) -> Vec<(ApplicationId, ApplicationId, u16)> {
     let ids = || sample.applications.iter().map(|a| a.application);
     let nothing: Vec<_> = ids().map(|id| (id, SmSet::EMPTY)).collect();

@@ -88,8 +88,9 @@ pub fn explain_target(application: ApplicationId, report: &TargetReport) -> Stri
     match (seen, sms) {
         (0, _) => format!("{application} has a latency target of {target}, and no request yet."),
         (_, Some(sms)) => format!(
-            "{application} kept its latency target of {target} in {kept} of {seen} requests; {sms} \
-             SMs are enough for that."
+            "{application} kept its latency target of {target} in {kept} of {seen} requests; {} \
+             enough for that.",
+            if sms == 1 { "1 SM is".to_owned() } else { format!("{sms} SMs are") }
         ),
         (_, None) => format!(
             "{application} kept its latency target of {target} in {kept} of {seen} requests; it \

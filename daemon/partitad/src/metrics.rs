@@ -304,7 +304,8 @@ impl Page {
         gauges(encoder, metric, of(|one| Some(seconds(one.account.target?.target.nanos().0))))?;
         let metric = ("partition_requests", "Requests since the target was set", None);
         counters(encoder, metric, of(|one| Some(as_float(one.account.target?.seen))))?;
-        let metric = ("partition_requests_missed", "Those that took longer", None);
+        let metric =
+            ("partition_requests_missed", "Requests that took longer than the target", None);
         counters(encoder, metric, of(|one| Some(as_float(one.account.target?.missed))))?;
         let metric = ("partition_faults", "Sessions of it that have failed", None);
         counters(encoder, metric, of(|one| Some(as_float(one.account.usage.faults))))

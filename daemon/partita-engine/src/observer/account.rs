@@ -118,7 +118,7 @@ impl Account {
         self.right_size.set_target(target);
     }
 
-    /// The application has so many SMs now.
+    /// Notes the number of SMs that the application has now.
     pub(crate) fn holds(&mut self, sms: u16) {
         self.right_size.holds(sms);
     }

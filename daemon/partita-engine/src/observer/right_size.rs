@@ -17,13 +17,13 @@
 use partita_model::{LatencyTarget, Nanos, TargetReport};
 use std::collections::BTreeMap;
 
-/// One of so many requests may miss the target: its 99th percentile meets it.
+/// One request of this many may miss the target: the 99th percentile meets it.
 const MISSES: u32 = 100;
 /// Requests on one number of SMs before a smaller one is tried.
 const TRIES: u32 = 20;
 /// The part of the target, in per cent, that an expected time may take.
 const SAFE: u64 = 90;
-/// A number of SMs that missed the target is tried again after so many requests.
+/// After this many requests, a number of SMs that missed the target is tried again.
 const FORGOTTEN: u32 = 1_000;
 /// Requests of a window count half when there are twice as many.
 const WINDOW: u32 = 500;
@@ -101,7 +101,7 @@ impl RightSize {
         }
     }
 
-    /// The application has so many SMs now.
+    /// Notes the number of SMs that the application has now.
     pub(super) fn holds(&mut self, sms: u16) {
         self.held = sms;
         if let Some(running) = &mut self.running {
@@ -235,7 +235,7 @@ mod tests {
             self.now += 10 * TARGET;
         }
 
-        /// So many requests whose time depends on the SMs; the SMs after them.
+        /// Plays `count` requests whose time depends on the SMs, and returns the SMs after them.
         fn requests(&mut self, count: usize, time: impl Fn(u16) -> u64) -> u16 {
             for _ in 0..count {
                 let sms = self.gets(24);

@@ -129,7 +129,8 @@ impl Seen {
     }
 }
 
-/// The smallest value that at least so many of a hundred values do not exceed; 0 of none.
+/// The nearest-rank percentile: the smallest value that at least `percent` of a hundred values do
+/// not exceed. 0 where there is no value.
 pub fn percentile(values: &[u64], percent: usize) -> u64 {
     let mut sorted = values.to_vec();
     sorted.sort_unstable();
@@ -216,8 +217,8 @@ fn refused(stage: &mut Stage, number: usize, reason: &str) -> StageError {
     }
 }
 
-/// Words of results that differ from those of the run alone. A result of another length differs in
-/// all words that one of both lacks.
+/// The number of words in which results differ from those of the run alone. Where one result is
+/// longer, each of its further words differs.
 pub fn different_words(results: &[String], alone: &[String]) -> usize {
     let words = |text: &str| text.as_bytes().chunks(8).map(<[u8]>::to_vec).collect::<Vec<_>>();
     let of_one = |(result, alone): (&String, &String)| {
