@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""Cargo's runner for test binaries: measures every test, and ends a binary that hangs.
+"""Runs test binaries: measures every test, and ends a binary that hangs.
 
   tests/measured.py BINARY [ARGUMENT…]   runs a test binary, as Cargo asks its runner to
+  tests/measured.py --all [--alone NAME]…
+                                         runs all binaries that `cargo test --no-run --message-format=json`
+                                         names on stdin, two at once; after them, one at a time, those
+                                         named PACKAGE::TARGET, whose tests need the machine for themselves
   tests/measured.py --report             prints the ten slowest tests, then those that failed
 
 Records go to the file that PARTITA_TEST_RECORD names, one JSON object a line. The binary's output passes
-through unchanged, so that Cargo's closing lines stay. Programs that are no test binaries run unmeasured.
+through unchanged, so that Cargo's closing lines stay; with --all it comes when the binary has ended.
+Programs that are no test binaries run unmeasured.
 
 Stable libtest prints no durations. It starts its tests in the order of `--list`, as many at once as there are
 threads, and the next whenever one ends; the moments of the `test NAME ... ok` lines therefore give each
 test's begin. Durations are wall-clock time, of which other tests of the binary use a share.
 """
 
+import concurrent.futures
 import json
 import os
 import re
@@ -27,6 +33,8 @@ PATIENCE = 1200
 # What the binary's children may still have to say when it has ended.
 DRAIN_SECONDS = 5
 SLOWEST = 10
+# Test binaries that run at once. Many tests wait for daemons, so one binary leaves processors idle.
+AT_ONCE = 2
 ENDED = re.compile(r"^test (.+?)(?: - should panic)? \.\.\. (ok|FAILED|ignored)")
 
 
@@ -116,6 +124,52 @@ def run(binary, arguments):
     return code if code >= 0 else 128 - code
 
 
+def targets(lines):
+    """The test binaries that Cargo's messages name: environment, folder, binary, name."""
+    for line in lines:
+        if not line.startswith("{"):
+            continue
+        message = json.loads(line)
+        binary = message.get("executable")
+        if message["reason"] != "compiler-artifact" or not binary or not message["profile"]["test"]:
+            continue
+        folder = os.path.dirname(message["manifest_path"])
+        # `path+file:///…/NAME#VERSION`, or `…/FOLDER#NAME@VERSION` where the folder has another name.
+        path, _, version = message["package_id"].rpartition("#")
+        package = version.partition("@")[0] if "@" in version else os.path.basename(path)
+        environment = os.environ | {"CARGO_MANIFEST_DIR": folder, "CARGO_PKG_NAME": package}
+        yield environment, folder, binary, f"{package}::{message['target']['name']}"
+
+
+def run_all(arguments):
+    """Runs the binaries that stdin names; returns whether all passed."""
+    alone = [name for option, name in zip(arguments[::2], arguments[1::2]) if option == "--alone"]
+    found = list(targets(sys.stdin))
+    if not found:
+        sys.exit("tests/measured.py: stdin names no test binary")
+    if unknown := set(alone) - {name for *_, name in found}:
+        sys.exit(f"tests/measured.py: there is no test binary {', '.join(sorted(unknown))}")
+    printing = threading.Lock()
+
+    def one(target):
+        environment, folder, binary, name = target
+        command = [sys.executable, os.path.abspath(__file__), binary]
+        done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        with printing:
+            print(f"\n     Running {name} ({binary})", flush=True)
+            sys.stdout.buffer.write(done.stdout)
+            sys.stdout.buffer.flush()
+        return name if done.returncode else None
+
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        ended = list(pool.map(one, [target for target in found if target[3] not in alone]))
+    ended += [one(target) for target in found if target[3] in alone]
+    failed = [name for name in ended if name]
+    if failed:
+        print(f"\nerror: {len(failed)} of {len(found)} test binaries failed: {', '.join(failed)}", flush=True)
+    return not failed
+
+
 def report():
     """Prints the slowest tests and, last, those that failed."""
     with open(os.environ["PARTITA_TEST_RECORD"], encoding="utf-8") as file:
@@ -138,12 +192,14 @@ def main():
     match sys.argv[1:]:
         case ["--report"]:
             report()
+        case ["--all", *arguments]:
+            sys.exit(0 if run_all(arguments) else 1)
         case [binary, *arguments] if os.path.basename(os.path.dirname(binary)) == "deps":
             sys.exit(run(binary, arguments))
         case [program, *arguments]:
             os.execv(program, [program, *arguments])
         case _:
-            sys.exit("usage: tests/measured.py BINARY [ARGUMENT…] | --report")
+            sys.exit("usage: tests/measured.py BINARY [ARGUMENT…] | --all [--alone NAME]… | --report")
 
 
 main()
