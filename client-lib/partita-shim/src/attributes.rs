@@ -19,8 +19,6 @@ pub const PITCH_ALIGNMENT: u64 = 512;
 pub const TEXTURE_ALIGNMENT: u64 = 512;
 /// Alignment of its rows.
 pub const TEXTURE_PITCH_ALIGNMENT: u64 = 32;
-/// Shared memory, in bytes, that the system reserves in every CTA.
-const RESERVED_SHARED: i32 = 1024;
 
 /// The value of an attribute.
 #[must_use]
@@ -62,7 +60,7 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         97 => bytes(facts.shared_per_cta_optin),
         102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         106 => number(facts.ctas_per_sm),
-        111 => RESERVED_SHARED,
+        111 => bytes(facts.shared_reserved),
         115 => 1,        // MEMORY_POOLS_SUPPORTED
         131 | 134 => -1, // NUMA_ID, HOST_NUMA_ID: no node
         _ => 0,
@@ -117,6 +115,8 @@ pub(crate) mod tests {
             shared_per_cta: Bytes(48 << 10),
             shared_per_cta_optin: Bytes(99 << 10),
             threads_per_cta: 1024,
+            register_parts: 4,
+            shared_reserved: Bytes(1024),
         }
     }
 

@@ -1,19 +1,14 @@
 //! The number of CTAs that fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading";
 //! CUDA Driver API, "Occupancy").
 //!
-//! A CTA takes threads, a CTA slot, registers (by warps, in units of 256) and shared memory (in
-//! units of 128 bytes, with 1 KiB for the system). The allocation units are those of compute
-//! capability 8.0 to 9.0.
+//! A CTA takes threads, a CTA slot, registers by warps ([`partita_model::occupancy`]), and shared
+//! memory in units of 128 bytes, with what the device reserves for each CTA.
 
 use partita_client::KernelReply;
 use partita_model::DeviceFacts;
+use partita_model::occupancy::WARP_THREADS;
 
-const WARP_THREADS: u32 = 32;
-const REGISTER_UNIT: u32 = 256;
-/// Parts of an SM that have a fourth of its registers each; a warp's registers are in one of them.
-const SUB_CORES: u32 = 4;
 const SHARED_UNIT: u64 = 128;
-const SHARED_RESERVED: u64 = 1024;
 
 /// Resident CTAs of `threads` threads per SM.
 #[must_use]
@@ -27,17 +22,15 @@ pub fn ctas_per_sm(
         return 0;
     }
     let warps = threads.div_ceil(WARP_THREADS);
-    let registers_per_warp =
-        kernel.registers.saturating_mul(WARP_THREADS).next_multiple_of(REGISTER_UNIT);
-    let by_registers = match registers_per_warp {
+    let by_registers = match facts.warp_registers(kernel.registers) {
         0 => u32::MAX,
-        per_warp => facts.registers_per_sm / SUB_CORES / per_warp * SUB_CORES / warps,
+        per_warp => facts.registers_per_sm / per_warp / warps,
     };
     let shared = kernel.static_shared.saturating_add(dynamic_shared);
     if shared > facts.shared_per_cta_optin.0 {
         return 0;
     }
-    let shared = (shared + SHARED_RESERVED).next_multiple_of(SHARED_UNIT);
+    let shared = (shared + facts.shared_reserved.0).next_multiple_of(SHARED_UNIT);
     let by_shared = u32::try_from(facts.shared_per_sm.0 / shared).unwrap_or(u32::MAX);
     let by_warps = facts.threads_per_sm / WARP_THREADS / warps;
     by_registers.min(by_shared).min(by_warps).min(facts.ctas_per_sm)
@@ -47,7 +40,7 @@ pub fn ctas_per_sm(
 #[must_use]
 pub fn shared_per_cta(facts: &DeviceFacts, ctas: u32) -> u64 {
     let share = facts.shared_per_sm.0 / u64::from(ctas.max(1)) / SHARED_UNIT * SHARED_UNIT;
-    share.saturating_sub(SHARED_RESERVED).min(facts.shared_per_cta_optin.0)
+    share.saturating_sub(facts.shared_reserved.0).min(facts.shared_per_cta_optin.0)
 }
 
 /// A block size and the CTAs of it that fit on an SM.
@@ -107,6 +100,8 @@ mod tests {
             shared_per_cta: Bytes(48 << 10),
             shared_per_cta_optin: Bytes(227 << 10),
             threads_per_cta: 1024,
+            register_parts: 4,
+            shared_reserved: Bytes(1024),
         }
     }
 

@@ -94,6 +94,8 @@ mod tests {
                 ctas_per_sm: 1,
                 registers_per_sm: 1,
                 threads_per_cta: 1,
+                register_parts: 4,
+                shared_reserved: Bytes(1024),
                 memory: Bytes(1),
                 llc: Bytes(1),
                 shared_per_sm: Bytes(1),

@@ -11,6 +11,12 @@ const OFFERED_NAME: usize = 127;
 /// Bytes of an offer with an empty name.
 const LEAST_OFFER: usize = 2 + LEAST_FACTS;
 const LEAST_FACTS: usize = 4 + 16 + 4 + 7 * 4 + 5 * 8 + 4;
+/// The unit of reserved shared memory, in bytes.
+const RESERVED_UNIT: u64 = 128;
+/// What holds of a daemon from before these facts were said: it leaves their place empty, and
+/// libraries of its time assumed compute capability 8.0 to 9.0.
+const UNSAID_PARTS: u8 = 4;
+const UNSAID_RESERVED: Bytes = Bytes(1024);
 const _: () = assert!(MAX_GPUS * (LEAST_OFFER + OFFERED_NAME) + 64 <= crate::MAX_MESSAGE);
 
 /// A GPU that a client's tenant may use.
@@ -71,7 +77,8 @@ fn write_named(facts: &DeviceFacts, longest_name: usize, writer: &mut Writer<'_>
     });
     writer.bytes(&facts.uuid);
     writer.u16(facts.sm_count);
-    writer.u16(0);
+    writer.u8(facts.register_parts);
+    writer.u8(u8::try_from(facts.shared_reserved.0 / RESERVED_UNIT).unwrap_or(u8::MAX));
     for value in [
         facts.sm_clock_khz,
         facts.memory_clock_khz,
@@ -120,7 +127,12 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
     };
     let uuid = reader.uuid()?;
     let sm_count = reader.u16("SM count")?;
-    reader.u16("padding")?;
+    let register_parts = reader.u8("register parts")?;
+    let shared_reserved = Bytes(u64::from(reader.u8("reserved shared memory")?) * RESERVED_UNIT);
+    let (register_parts, shared_reserved) = match register_parts {
+        0 => (UNSAID_PARTS, UNSAID_RESERVED),
+        parts => (parts, shared_reserved),
+    };
     Ok(DeviceFacts {
         kind,
         timekeeping,
@@ -139,6 +151,8 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
         shared_per_sm: Bytes(reader.u64("shared memory per SM")?),
         shared_per_cta: Bytes(reader.u64("shared memory per CTA")?),
         shared_per_cta_optin: Bytes(reader.u64("shared memory per CTA")?),
+        register_parts,
+        shared_reserved,
         name: reader.text(MAX_NAME, "device name")?,
     })
 }
@@ -168,6 +182,8 @@ mod tests {
             shared_per_cta: Bytes(49152),
             shared_per_cta_optin: Bytes(232_448),
             threads_per_cta: 1024,
+            register_parts: 4,
+            shared_reserved: Bytes(1024),
         };
         GpuOffer { number: GpuNumber(number), facts }
     }

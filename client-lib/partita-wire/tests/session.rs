@@ -50,6 +50,8 @@ fn welcome(server: &ServerSession) -> Welcome {
             shared_per_cta: Bytes(49_152),
             shared_per_cta_optin: Bytes(232_448),
             threads_per_cta: 1024,
+            register_parts: 4,
+            shared_reserved: Bytes(1024),
         },
         window: Window { base: DeviceAddress(1 << 40), bytes: 1 << 36 },
         layout: server.layout(),

@@ -55,6 +55,9 @@ pub struct Spec {
     pub ctas_per_sm: u32,
     /// 32-bit registers per SM.
     pub registers_per_sm: u32,
+    /// Parts of an SM among which its registers are divided. A warp's registers lie in one part.
+    #[serde(default = "one_part")]
+    pub register_parts: u8,
     /// Shared memory per SM.
     pub shared_per_sm_bytes: u64,
     /// Shared memory per CTA without opting in.
@@ -63,6 +66,9 @@ pub struct Spec {
     pub shared_per_cta_optin_bytes: u64,
     /// Pieces in which shared memory is allotted.
     pub shared_granularity_bytes: u64,
+    /// Shared memory that each CTA takes beside its own.
+    #[serde(default)]
+    pub shared_reserved_bytes: u64,
     /// L1 data cache per SM.
     pub l1_bytes: u64,
     /// Bytes per cycle between an SM's lanes and its L1 or shared memory.
@@ -228,6 +234,7 @@ impl Spec {
             ("threads_per_sm", u64::from(self.threads_per_sm)),
             ("ctas_per_sm", u64::from(self.ctas_per_sm)),
             ("registers_per_sm", u64::from(self.registers_per_sm)),
+            ("register_parts", u64::from(self.register_parts)),
             ("shared_granularity_bytes", self.shared_granularity_bytes),
             ("l1_bytes_per_cycle", self.l1_bytes_per_cycle),
             ("llc_slices", u64::from(self.llc_slices)),
@@ -300,10 +307,11 @@ impl Spec {
             let key = if self.l1_bytes > 1 << 30 { "l1_bytes" } else { "llc_bytes" };
             return Some((key, "is larger than any cache".to_owned()));
         }
-        if self.shared_per_cta_optin_bytes > self.shared_per_sm_bytes {
+        let most = self.shared_per_sm_bytes.saturating_sub(self.shared_reserved_bytes);
+        if self.shared_per_cta_optin_bytes > most {
             return Some((
                 "shared_per_cta_optin_bytes",
-                "must not exceed shared_per_sm_bytes".to_owned(),
+                "must not exceed shared_per_sm_bytes less shared_reserved_bytes".to_owned(),
             ));
         }
         None
@@ -344,6 +352,8 @@ impl Spec {
             shared_per_cta: Bytes(self.shared_per_cta_bytes),
             shared_per_cta_optin: Bytes(self.shared_per_cta_optin_bytes),
             threads_per_cta: 1024,
+            register_parts: self.register_parts,
+            shared_reserved: Bytes(self.shared_reserved_bytes),
         }
     }
 
@@ -378,6 +388,10 @@ impl Spec {
 /// have, where SMs need not be scheduled together (CUDA Driver API, `cuDevSmResourceSplitByCount`).
 fn texture_processing_cluster() -> u16 {
     2
+}
+
+fn one_part() -> u8 {
+    1
 }
 
 fn sector() -> u64 {

@@ -134,4 +134,15 @@ pub struct DeviceFacts {
     pub shared_per_cta_optin: Bytes,
     /// Threads per CTA.
     pub threads_per_cta: u32,
+    /// Parts of an SM among which its registers are divided. A warp's registers lie in one part.
+    #[serde(default = "one_part")]
+    pub register_parts: u8,
+    /// Shared memory in bytes that each CTA takes beside its own
+    /// (`CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK`).
+    #[serde(default)]
+    pub shared_reserved: Bytes,
+}
+
+fn one_part() -> u8 {
+    1
 }

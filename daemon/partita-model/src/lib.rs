@@ -26,6 +26,7 @@ mod gpu_config;
 mod ids;
 mod image;
 mod interference;
+pub mod occupancy;
 mod policy;
 pub mod profile;
 mod range;

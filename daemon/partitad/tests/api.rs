@@ -52,6 +52,8 @@ fn facts() -> DeviceFacts {
         shared_per_cta: Bytes(49152),
         shared_per_cta_optin: Bytes(65536),
         threads_per_cta: 1024,
+        register_parts: 4,
+        shared_reserved: Bytes(1024),
     }
 }
 

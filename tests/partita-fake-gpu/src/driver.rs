@@ -82,6 +82,7 @@ fn attribute(state: &State, number: c_int) -> c_int {
         121 => state.setting("deferred", 1), // DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED
         97 => 227 << 10,     // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
         106 => 32,           // MAX_BLOCKS_PER_MULTIPROCESSOR
+        111 => 1 << 10,      // RESERVED_SHARED_MEMORY_PER_BLOCK
         _ => 0,
     };
     c_int::try_from(value).unwrap_or(c_int::MAX)

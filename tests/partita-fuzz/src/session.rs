@@ -279,5 +279,7 @@ pub(crate) fn facts() -> DeviceFacts {
         shared_per_cta: Size(49152),
         shared_per_cta_optin: Size(65536),
         threads_per_cta: 1024,
+        register_parts: 4,
+        shared_reserved: partita_model::Bytes(1024),
     }
 }

@@ -44,6 +44,8 @@ pub fn facts() -> DeviceFacts {
         shared_per_cta: Bytes(49_152),
         shared_per_cta_optin: Bytes(232_448),
         threads_per_cta: 1024,
+        register_parts: 4,
+        shared_reserved: Bytes(1024),
     }
 }
 

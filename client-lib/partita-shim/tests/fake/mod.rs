@@ -122,6 +122,8 @@ fn facts() -> DeviceFacts {
         shared_per_cta: Bytes(48 << 10),
         shared_per_cta_optin: Bytes(227 << 10),
         threads_per_cta: 1024,
+        register_parts: 4,
+        shared_reserved: Bytes(1024),
     }
 }
 

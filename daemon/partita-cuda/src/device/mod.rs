@@ -353,15 +353,16 @@ fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {
     let get = |attribute| context.driver().device_attribute(ordinal, attribute);
     let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
     let (free, _) = context.memory()?;
+    let compute_capability = ComputeCapability {
+        major: small(get(Attribute::ComputeCapabilityMajor)?),
+        minor: small(get(Attribute::ComputeCapabilityMinor)?),
+    };
     Ok(DeviceFacts {
         kind: DeviceKind::Cuda,
         timekeeping: Timekeeping::Real,
         name: context.driver().device_name(ordinal)?,
         uuid: context.uuid()?,
-        compute_capability: ComputeCapability {
-            major: small(get(Attribute::ComputeCapabilityMajor)?),
-            minor: small(get(Attribute::ComputeCapabilityMinor)?),
-        },
+        compute_capability,
         sm_count: u16::try_from(get(Attribute::MultiprocessorCount)?).unwrap_or(u16::MAX),
         sm_clock_khz: get(Attribute::ClockRate)?,
         memory_clock_khz: get(Attribute::MemoryClockRate)?,
@@ -375,5 +376,7 @@ fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {
         shared_per_cta: Bytes(get(Attribute::MaxSharedMemoryPerBlock)?.into()),
         shared_per_cta_optin: Bytes(get(Attribute::MaxSharedMemoryPerBlockOptin)?.into()),
         threads_per_cta: get(Attribute::MaxThreadsPerBlock)?,
+        register_parts: compute_capability.register_parts(),
+        shared_reserved: Bytes(get(Attribute::ReservedSharedMemoryPerBlock)?.into()),
     })
 }

@@ -39,6 +39,8 @@ pub enum Attribute {
     VirtualMemoryManagement =
         Number::CU_DEVICE_ATTRIBUTE_VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED as u32,
     MaxBlocksPerMultiprocessor = Number::CU_DEVICE_ATTRIBUTE_MAX_BLOCKS_PER_MULTIPROCESSOR as u32,
+    ReservedSharedMemoryPerBlock =
+        Number::CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK as u32,
 }
 
 /// The kind of a place in memory.

@@ -9,6 +9,7 @@ use crate::memory::Grants;
 use crate::spec::Spec;
 use crate::timing::memory::MemoryCounts;
 use partita_device::{Assertion, Fault, FaultKind, ThreadPosition};
+use partita_model::occupancy::warp_registers;
 use partita_model::{DeviceAddress, Dim3, GridCounters, OperationId, SmSet, WindowId};
 use std::sync::Arc;
 
@@ -17,14 +18,11 @@ use std::sync::Arc;
 pub struct Footprint {
     /// Threads, in whole warps.
     pub threads: u32,
-    /// 32-bit registers.
+    /// 32-bit registers ([`partita_model::occupancy`]).
     pub registers: u32,
-    /// Bytes of shared memory.
+    /// Bytes of shared memory, with those that the GPU reserves for each CTA.
     pub shared: u64,
 }
-
-/// Registers are allotted to a warp in multiples of this number (CUDA occupancy calculator).
-const REGISTER_GRANULARITY: u32 = 256;
 
 impl Footprint {
     /// Of a CTA of `threads` threads. Registers per thread are the estimate of
@@ -33,8 +31,11 @@ impl Footprint {
     #[must_use]
     pub fn of(program: &Program, threads: u32, dynamic_shared: u32, spec: &Spec) -> Self {
         let warps = threads.div_ceil(32);
-        let per_warp = (program.registers_per_thread * 32).next_multiple_of(REGISTER_GRANULARITY);
-        let shared = u64::from(program.static_shared) + u64::from(dynamic_shared);
+        let per_thread = program.registers_per_thread;
+        let per_warp = warp_registers(spec.registers_per_sm, spec.register_parts, per_thread);
+        let shared = u64::from(program.static_shared)
+            + u64::from(dynamic_shared)
+            + spec.shared_reserved_bytes;
         Footprint {
             threads: warps * 32,
             // ptxas spills registers so that the kernel can be launched.

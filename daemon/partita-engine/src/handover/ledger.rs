@@ -10,9 +10,8 @@
 //!
 //! Where applications share an SM, the launches of each have room in its part only.
 //!
-//! Rounding follows NVIDIA's occupancy calculator for compute capability 3.0 and later (CUDA C++
-//! Programming Guide, "Multiprocessor level"): registers are given to a warp in units of 256,
-//! shared memory to a CTA in units of 128 bytes, threads in whole warps.
+//! Registers are counted as [`partita_model::occupancy`] says. Shared memory is given to a CTA in
+//! units of 128 bytes, with what the device reserves for each CTA, and threads in whole warps.
 
 use super::holder::Holder;
 use crate::turn::Bug;
@@ -20,14 +19,13 @@ use partita_device::KernelFacts;
 use partita_model::{ApplicationId, DeviceFacts, LaunchId, SmId, SmPart, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 
-pub(crate) const WARP: u32 = 32;
-const REGISTER_UNIT: u32 = 256;
+pub(crate) const WARP: u32 = partita_model::occupancy::WARP_THREADS;
 const SHARED_UNIT: u64 = 128;
 
 /// Warps that an SM can hold, by its threads and by the registers of a thread.
 pub(crate) fn warps_by_registers(facts: &DeviceFacts, registers: u32) -> u32 {
-    let of_warp = (registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
-    (facts.registers_per_sm / of_warp).min(facts.threads_per_sm / WARP)
+    (facts.registers_per_sm / facts.warp_registers(registers.max(1)))
+        .min(facts.threads_per_sm / WARP)
 }
 
 /// Resources of an SM that CTAs take up.
@@ -59,11 +57,11 @@ impl Usage {
         dynamic_shared: u32,
     ) -> Self {
         let warps = threads.div_ceil(WARP);
-        let registers_per_warp = (kernel.registers.max(1) * WARP).next_multiple_of(REGISTER_UNIT);
+        let registers_per_warp = facts.warp_registers(kernel.registers.max(1));
         Usage {
             registers: (u64::from(registers_per_warp) * u64::from(warps))
                 .min(facts.registers_per_sm.into()),
-            shared: (kernel.static_shared.0 + u64::from(dynamic_shared))
+            shared: (kernel.static_shared.0 + u64::from(dynamic_shared) + facts.shared_reserved.0)
                 .next_multiple_of(SHARED_UNIT),
             threads: u64::from(warps) * u64::from(WARP),
             slots: 1,
@@ -360,7 +358,8 @@ mod tests {
 
     #[test]
     fn occupancy() {
-        // facts(): 65,536 registers, 2,048 threads, 32 CTAs, 100 KiB of shared memory per SM.
+        // facts(): 65,536 registers in four parts, 2,048 threads, 32 CTAs, 100 KiB of shared memory
+        // per SM, of which each CTA takes 1 KiB beside its own.
         let ledger = Ledger::new(&facts(4));
         for (registers, shared, threads, dynamic, expected) in [
             (16, 0, 256, 0, 8),
@@ -369,8 +368,10 @@ mod tests {
             (255, 0, 1024, 0, 1),
             (33, 0, 1024, 0, 1),
             (16, 48 * 1024, 64, 0, 2),
-            (16, 1, 64, 50 * 1024 - 128, 2),
-            (16, 1, 64, 50 * 1024, 1),
+            (16, 1, 64, 49 * 1024 - 128, 2),
+            (16, 1, 64, 49 * 1024, 1),
+            // A part holds five warps of 2,816 registers, and its rest is lost.
+            (88, 0, 32, 0, 20),
             (16, 0, 33, 0, 32),
         ] {
             let cta = Usage::of_cta(&facts(4), &kernel(registers, shared), threads, dynamic);

@@ -47,6 +47,8 @@ pub(crate) fn facts(sm_count: u16) -> DeviceFacts {
         shared_per_cta: Bytes(48 << 10),
         shared_per_cta_optin: Bytes(99 << 10),
         threads_per_cta: 1024,
+        register_parts: 4,
+        shared_reserved: Bytes(1024),
     }
 }
 
