@@ -5,7 +5,7 @@
 //! | peak instruction rate of an SM | `partita_arithmetic` | one CTA, more and fewer rounds |
 //! | crossbar bandwidth of an SM | `partita_read_llc` | the same, 64 KB that the LLC holds |
 //! | LLC bandwidth | `partita_read_llc` | a CTA on each SM, more and fewer rounds |
-//! | DRAM bandwidth | `partita_stream` | all SMs, two regions that nobody has read before |
+//! | DRAM bandwidth | `partita_stream` | all SMs, two regions that the LLC does not hold |
 //! | time between launches | `partita_arithmetic` | short ones in a row |
 //! | SMs | `partita_probe` | the numbers that CTAs find themselves on |
 //!
@@ -23,8 +23,8 @@ use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, GridSpec, Horizon, Outcome, Work,
 };
 use partita_model::{
-    DeviceAddress, DeviceKind, Dim3, Measurements, ModuleId, Nanos, OperationId, StreamId,
-    Timekeeping, WindowId,
+    DeviceAddress, DeviceFacts, DeviceKind, Dim3, Measurements, ModuleId, Nanos, OperationId,
+    StreamId, Timekeeping, WindowId,
 };
 use partita_policy::calibrated;
 use std::collections::BTreeSet;
@@ -41,8 +41,12 @@ const WIDE: u32 = 1024;
 const ROUND: u64 = 67;
 /// Bytes of one read by a thread.
 const PIECE: u64 = 16;
-/// Bytes of the two streams whose difference is measured.
+/// Bytes of the two streams whose difference is measured, where the LLC holds nothing of them.
 const STREAMS: [u64; 2] = [4 << 20, 12 << 20];
+/// Bytes before the streams: sink and places, then the data that stays in the LLC.
+const BEFORE_STREAMS: u64 = 8 << 20;
+/// The largest LLC, in bytes, that the streams go round.
+const LARGEST_LLC: u64 = 512 << 20;
 /// The number of consecutive launches.
 const LAUNCHES: u64 = 9;
 /// The duration of the probe's CTAs, in nanoseconds.
@@ -62,7 +66,7 @@ pub enum MeasureError {
 /// A device that is being measured.
 struct Bench<'d> {
     device: &'d mut dyn Device,
-    base: DeviceAddress,
+    window: AddressRange,
     operations: u64,
 }
 
@@ -72,19 +76,18 @@ struct Bench<'d> {
 /// [`MeasureError`].
 pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
     let facts = device.facts().clone();
-    let bytes = (32_u64 << 20).max(STREAMS.iter().sum::<u64>() + (8 << 20));
+    let lengths = streams(&facts);
+    let bytes = BEFORE_STREAMS + lengths.iter().sum::<u64>();
     let base = device.reserve(WINDOW, bytes)?;
     device.allocate(WINDOW, AddressRange { start: base, bytes })?;
     device.create_stream(STREAM)?;
     device.load_module(MODULE, WINDOW, PTX.into())?;
-    let mut bench = Bench { device, base, operations: 0 };
+    let mut bench = Bench { device, window: AddressRange { start: base, bytes }, operations: 0 };
     bench.settle()?;
 
     let sms = u32::from(facts.sm_count);
     let sink = base.0;
-    // The layout is: sink and places, then the data that stays in the LLC, then the streamed data.
     let set = base.0 + (1 << 20);
-    let streams = base.0 + (8 << 20);
     let set_bytes = (facts.llc.0 / 2).clamp(64 << 10, 1 << 20);
     let set_bytes = 1_u64 << set_bytes.ilog2();
     let cycles = |nanos: u64| as_float(nanos) * f64::from(facts.sm_clock_khz) / 1e6;
@@ -112,8 +115,8 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
 
     let ctas = sms * (facts.threads_per_sm / 256).max(1);
     let mut times = [0; 2];
-    let mut at = streams;
-    for (time, bytes) in times.iter_mut().zip(STREAMS) {
+    let mut at = base.0 + BEFORE_STREAMS;
+    for (time, bytes) in times.iter_mut().zip(lengths) {
         *time = bench.time(
             "partita_stream",
             ctas,
@@ -123,7 +126,7 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
         at += bytes;
     }
     let dram_bytes_per_second =
-        as_float(STREAMS[1] - STREAMS[0]) / as_float(difference(times[0], times[1])) * 1e9;
+        as_float(lengths[1] - lengths[0]) / as_float(difference(times[0], times[1])) * 1e9;
 
     let launch_nanos = bench.launches(&[word(sink), half(1)])?;
     let sms_seen = bench.probe(sms * 2)?;
@@ -138,6 +141,19 @@ pub fn measure(device: &mut dyn Device) -> Result<Measurements, MeasureError> {
         launch_nanos,
         sms_seen,
     })
+}
+
+/// Bytes of the two streams whose difference is measured. A real GPU zeroes memory when it is
+/// given, which leaves the end of it in the LLC. The first stream takes the LLC's place of that,
+/// and the second is four times as long.
+fn streams(facts: &DeviceFacts) -> [u64; 2] {
+    match facts.timekeeping {
+        Timekeeping::Simulated | Timekeeping::Off => STREAMS,
+        Timekeeping::Real => {
+            let llc = facts.llc.0.clamp(STREAMS[0], LARGEST_LLC).next_multiple_of(PIECE);
+            [llc, 4 * llc]
+        }
+    }
 }
 
 impl Bench<'_> {
@@ -178,7 +194,7 @@ impl Bench<'_> {
         threads: u32,
         params: &[Vec<u8>],
     ) -> Result<(), DeviceError> {
-        let access = vec![AddressRange { start: self.base, bytes: 32 << 20 }];
+        let access = vec![self.window];
         let launch = GridSpec {
             cooperative: false,
             module: MODULE,
@@ -220,7 +236,7 @@ impl Bench<'_> {
 
     /// The number of different SMs on which this many CTAs run.
     fn probe(&mut self, ctas: u32) -> Result<u16, MeasureError> {
-        let places = DeviceAddress(self.base.0 + 4096);
+        let places = DeviceAddress(self.window.start.0 + 4096);
         let bytes = vec![0xff; ctas as usize * 16];
         self.device.poke(places, &bytes)?;
         self.time("partita_probe", ctas, 32, &[word(places.0), half(NAP)])?;
