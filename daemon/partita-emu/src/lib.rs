@@ -34,7 +34,9 @@ pub mod setup;
 pub mod spec;
 pub mod timing;
 
-pub use gpu::{Cancel, EmulatedGpu, Kernels, MemoryOrder, Options, Timing, Transfer, Way};
-pub use memory::MemoryCheck;
+pub use gpu::{
+    Cancel, EmulatedGpu, Hardware, Kernels, MemoryOrder, Options, Timing, Transfer, Way,
+};
+pub use memory::{MemoryCheck, PageTables};
 pub use setup::{Setup, SetupError};
 pub use spec::{Spec, SpecError};

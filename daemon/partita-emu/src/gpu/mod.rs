@@ -12,7 +12,9 @@ mod account;
 mod admit;
 mod contract;
 mod grid;
+mod hardware;
 mod pieces;
+mod range;
 mod reader;
 mod sharing;
 mod sm;
@@ -20,6 +22,7 @@ mod stream;
 mod transfers;
 
 pub use grid::{Footprint, Grid};
+pub use hardware::Hardware;
 pub use transfers::{Transfer, Way};
 
 use crate::exec::program::Program;
@@ -522,7 +525,7 @@ impl EmulatedGpu {
                     .map(|step| (first + step) % count)
                     .filter(|&sm| open.contains(SmId(sm as u16)))
                     .filter(|&sm| self.sms[sm].has_room(&footprint, &self.spec))
-                    .min_by_key(|&sm| self.sms[sm].resident());
+                    .min_by_key(|&sm| self.rank(sm, &footprint));
                 let Some(best) = best else {
                     blocked = blocked.union(&all);
                     break;

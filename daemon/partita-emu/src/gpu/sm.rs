@@ -1,6 +1,7 @@
 //! A streaming multiprocessor: its resident CTAs, an event queue of their teams, and its turn.
 
 use super::grid::{Footprint, Grid, Stays};
+use super::hardware::{Hardware, MOST_PARTS};
 use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
 use crate::exec::cta::Cta;
@@ -17,6 +18,7 @@ use crate::timing::segment::{LONGEST, Segment};
 use partita_device::Fault;
 use partita_model::{OperationId, SmId};
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use turns::{Turn, Turns};
 
 pub mod context;
@@ -77,6 +79,8 @@ struct Resident {
     since: u64,
     cta: Cta,
     footprint: Footprint,
+    /// Its registers in each part of the SM.
+    parts: [u32; MOST_PARTS],
     times: Vec<TeamTime>,
 }
 
@@ -96,6 +100,12 @@ pub struct Sm {
     threads: u32,
     registers: u32,
     shared: u64,
+    /// Registers in use in each part of the SM, where they are parted.
+    parts: [u32; MOST_PARTS],
+    /// Shared memory that the SM is set to, where it has settings.
+    carve_out: u64,
+    /// Habits of the hardware.
+    pub hardware: Arc<Hardware>,
     ctas: u32,
     memory: SmMemory,
     trace: Trace,
@@ -172,6 +182,9 @@ impl Sm {
             threads: 0,
             registers: 0,
             shared: 0,
+            parts: [0; MOST_PARTS],
+            carve_out: 0,
+            hardware: Arc::default(),
             ctas: 0,
             memory: SmMemory::new(spec),
             trace: Trace { wanted: timed, ..Trace::default() },
@@ -215,10 +228,29 @@ impl Sm {
     /// Whether a CTA of that size has room.
     #[must_use]
     pub fn has_room(&self, footprint: &Footprint, spec: &Spec) -> bool {
+        let shared = self.hardware.shared_of(footprint);
         self.ctas < spec.ctas_per_sm
             && self.threads + footprint.threads <= spec.threads_per_sm
             && self.registers + footprint.registers <= spec.registers_per_sm
-            && self.shared + footprint.shared <= spec.shared_per_sm_bytes
+            && self.shared + shared <= self.shared_limit(spec)
+            && self.hardware.part(footprint, self.parts, spec).is_some()
+    }
+
+    /// Shared memory of the SM as it is set. An empty SM can be set anew.
+    fn shared_limit(&self, spec: &Spec) -> u64 {
+        let is_set = self.ctas > 0 && !self.hardware.carve_outs.is_empty();
+        if is_set { self.carve_out } else { spec.shared_per_sm_bytes }
+    }
+
+    /// How many more CTAs of this size find room, by threads, registers and shared memory.
+    #[must_use]
+    pub fn room_for(&self, footprint: &Footprint, spec: &Spec) -> u32 {
+        let threads = (spec.threads_per_sm - self.threads) / footprint.threads.max(1);
+        let registers = (spec.registers_per_sm - self.registers) / footprint.registers.max(1);
+        let shared = self.shared_limit(spec).saturating_sub(self.shared);
+        let shared = shared / self.hardware.shared_of(footprint).max(1);
+        let ctas = spec.ctas_per_sm - self.ctas;
+        threads.min(registers).min(ctas).min(u32::try_from(shared).unwrap_or(u32::MAX))
     }
 
     /// Resident CTAs.
@@ -239,10 +271,17 @@ impl Sm {
             weak.begin_grid(operation.0);
         }
         let footprint = grid.footprint;
+        if self.ctas == 0 && !self.hardware.carve_outs.is_empty() {
+            self.carve_out = self.hardware.carve_out(&footprint, around.spec);
+        }
+        let parts = self.hardware.part(&footprint, self.parts, around.spec).unwrap_or_default();
         self.ctas += 1;
         self.threads += footprint.threads;
         self.registers += footprint.registers;
-        self.shared += footprint.shared;
+        self.shared += self.hardware.shared_of(&footprint);
+        for (used, more) in self.parts.iter_mut().zip(parts) {
+            *used += more;
+        }
         if around.residency {
             around.news.push(News::Started { time, sm: self.id, grid: operation, cta: cta.linear });
         }
@@ -252,7 +291,7 @@ impl Sm {
         }
         let teams = cta.teams.len();
         let times = vec![TeamTime::default(); teams];
-        let resident = Resident { operation, since: time, cta, footprint, times };
+        let resident = Resident { operation, since: time, cta, footprint, parts, times };
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(slot) => slot,
             None => {
@@ -384,7 +423,8 @@ impl Sm {
             limits = limits_of(&segment);
         }
         if resident.cta.room.is_none() {
-            let (warps, sms) = (warps_per_team(around.timed), u32::from(around.spec.sms));
+            let sms = self.hardware.nsmid(around.spec.sms.into());
+            let warps = warps_per_team(around.timed);
             let room = grid.take_room(warps, sms);
             room.registers.enter(&grid.program, resident.cta.index);
             resident.cta.room = Some(room);
@@ -404,7 +444,7 @@ impl Sm {
             output: &mut grid.output,
             assertion: &mut grid.assertion,
             window: grid.window,
-            sm: self.id,
+            sm: self.hardware.smid(self.id),
             weak: around.weak.as_mut().map(|weak| WeakAccess {
                 weak,
                 grid: resident.operation.0,
@@ -596,7 +636,7 @@ impl Sm {
     /// Removes a CTA; the next one takes its room.
     fn leave(&mut self, slot: usize, time: u64, around: &mut Surroundings<'_>) {
         let Some(resident) = self.slots[slot].take() else { return };
-        self.give_back(&resident.footprint);
+        self.give_back(&resident);
         self.switch(time);
         self.account(&resident, time, around.grids);
         let operation = resident.operation;
@@ -668,11 +708,15 @@ impl Sm {
         }
     }
 
-    fn give_back(&mut self, footprint: &Footprint) {
+    fn give_back(&mut self, resident: &Resident) {
+        let footprint = &resident.footprint;
         self.ctas -= 1;
         self.threads -= footprint.threads;
         self.registers -= footprint.registers;
-        self.shared -= footprint.shared;
+        self.shared -= self.hardware.shared_of(footprint);
+        for (used, less) in self.parts.iter_mut().zip(resident.parts) {
+            *used -= less;
+        }
     }
 
     /// Takes a grid's CTAs off the SM.
@@ -686,7 +730,7 @@ impl Sm {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|resident| resident.operation == operation) {
                 let resident = self.slots[slot].take().expect("seen just now");
-                self.give_back(&resident.footprint);
+                self.give_back(&resident);
                 self.switch(time);
                 self.account(&resident, time, grids);
                 self.generations[slot] = self.generations[slot].wrapping_add(1);

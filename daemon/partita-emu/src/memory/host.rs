@@ -94,7 +94,13 @@ impl Memory {
                 memory.read(at, into);
                 true
             }
-            _ => false,
+            _ => match self.process.find(address, into.len()) {
+                Some(memory) => {
+                    memory.read(0, into);
+                    true
+                }
+                None => false,
+            },
         }
     }
 
@@ -106,7 +112,13 @@ impl Memory {
                 memory.write(at, from);
                 true
             }
-            _ => false,
+            _ => match self.process.find(address, from.len()) {
+                Some(memory) => {
+                    memory.write(0, from);
+                    true
+                }
+                None => false,
+            },
         }
     }
 
@@ -117,9 +129,15 @@ impl Memory {
         let fits = |memory: &HostSpan, rest: u64| {
             rest >= new.len() as u64 && memory.can_exchange(new.len())
         };
-        let (memory, at, _) =
-            self.host_at(address).filter(|(memory, _, rest)| fits(memory, *rest))?;
-        Some(memory.compare_exchange(at, old, new))
+        match self.host_at(address) {
+            Some((memory, at, rest)) => {
+                fits(memory, rest).then(|| memory.compare_exchange(at, old, new))
+            }
+            None => {
+                let memory = self.process.find(address, new.len())?;
+                fits(&memory, memory.bytes()).then(|| memory.compare_exchange(0, old, new))
+            }
+        }
     }
 
     /// Makes room for a module's managed variables, which are zero.

@@ -13,6 +13,7 @@ mod grants;
 mod heap;
 mod host;
 mod pages;
+mod range;
 mod stray;
 mod textures;
 pub mod weak;
@@ -34,12 +35,14 @@ pub const SPACE_BYTES: u64 = 1 << 32;
 pub use cells::GLOBAL_BASE;
 pub use grants::Grants;
 pub use heap::{HEAP_BYTES, Heap};
+pub use range::PageTables;
 pub use stray::MemoryCheck;
 pub use textures::{Level, TextureObject};
 
 use cells::{Cell, Cells};
 use host::HostRange;
 use pages::Pages;
+use range::Process;
 use stray::Strays;
 use textures::Textures;
 
@@ -66,7 +69,8 @@ struct View {
 
 #[derive(Debug)]
 struct Window {
-    cell: Cell,
+    /// `None` where the owner chose the addresses.
+    cell: Option<Cell>,
     base: u64,
     bytes: u64,
     /// Module variables grow down from the window's end; this is the lowest address so far.
@@ -91,6 +95,7 @@ pub struct Memory {
     epoch: u64,
     textures: Textures,
     strays: Strays,
+    process: Process,
 }
 
 impl Memory {
@@ -110,6 +115,7 @@ impl Memory {
             epoch: 1,
             textures: Textures::default(),
             strays: Strays::default(),
+            process: Process::default(),
         }
     }
 
@@ -153,8 +159,10 @@ impl Memory {
         let cell = take(&mut self.cells)
             .map_err(|available| DeviceError::OutOfMemory { wanted: bytes, available })?;
         let (base, bytes) = (cell.window_base(), bytes.next_multiple_of(WINDOW_ALIGNMENT));
-        self.windows
-            .insert(window, Window { cell, base, bytes, variables_from: base + bytes, heap: None });
+        self.windows.insert(
+            window,
+            Window { cell: Some(cell), base, bytes, variables_from: base + bytes, heap: None },
+        );
         Ok(DeviceAddress(base))
     }
 
@@ -178,7 +186,9 @@ impl Memory {
         self.forget_strays(window, found.base, found.bytes);
         self.unmap_host(window);
         self.release_textures(window);
-        self.cells.give_back(found.cell);
+        if let Some(cell) = found.cell {
+            self.cells.give_back(cell);
+        }
         Ok(())
     }
 

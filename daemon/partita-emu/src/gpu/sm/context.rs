@@ -3,6 +3,7 @@
 use super::turns::Turns;
 use super::{News, Resident, Sm};
 use crate::gpu::grid::Grid;
+use crate::gpu::hardware::MOST_PARTS;
 use partita_model::OperationId;
 use std::collections::BTreeMap;
 
@@ -15,6 +16,8 @@ pub struct Context {
     threads: u32,
     registers: u32,
     shared: u64,
+    parts: [u32; MOST_PARTS],
+    carve_out: u64,
     ctas: u32,
     last_grid: Option<OperationId>,
     present: Vec<(OperationId, u32, u64)>,
@@ -38,6 +41,8 @@ impl Sm {
         std::mem::swap(&mut self.threads, &mut other.threads);
         std::mem::swap(&mut self.registers, &mut other.registers);
         std::mem::swap(&mut self.shared, &mut other.shared);
+        std::mem::swap(&mut self.parts, &mut other.parts);
+        std::mem::swap(&mut self.carve_out, &mut other.carve_out);
         std::mem::swap(&mut self.ctas, &mut other.ctas);
         std::mem::swap(&mut self.last_grid, &mut other.last_grid);
         std::mem::swap(&mut self.present, &mut other.present);
