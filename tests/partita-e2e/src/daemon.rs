@@ -58,6 +58,25 @@ impl Daemon {
     /// Where it does not come up.
     #[must_use]
     pub fn with_devices(devices: &[&str], text: &str) -> Daemon {
+        Daemon::with_environment(devices, text, &[])
+    }
+
+    /// The real backend on the emulated driver, whose switches are a list such as `timing=off`.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn on_emulated_driver(switches: &str, text: &str) -> Daemon {
+        let library = binaries::binary("libpartita_emulated_driver.so");
+        let environment = [
+            ("PARTITA_LIBCUDA", library.as_os_str()),
+            ("PARTITA_LIBNVIDIA_ML", library.as_os_str()),
+            ("PARTITA_EMULATED_DRIVER", OsStr::new(switches)),
+        ];
+        Daemon::with_environment(&["cuda"], text, &environment)
+    }
+
+    fn with_environment(devices: &[&str], text: &str, environment: &[(&str, &OsStr)]) -> Daemon {
         let folder = tempfile::tempdir().expect("a temporary directory can be created");
         let config = folder.path().join("partitad.toml");
         std::fs::write(&config, text).expect("the configuration can be written");
@@ -70,6 +89,7 @@ impl Daemon {
             .arg(folder.path().join("sockets"))
             .arg("--state-dir")
             .arg(folder.path().join("state"))
+            .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(log)

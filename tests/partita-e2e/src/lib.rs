@@ -13,6 +13,7 @@ pub mod binaries;
 pub mod borders;
 pub mod daemon;
 pub mod fatbin;
+pub mod gallery;
 pub mod held;
 pub mod toolchain;
 

@@ -9,6 +9,7 @@
 //! `PARTITA_RESIZING=all` tries all, and `PARTITA_RESIZING=scan,gemm` these.
 
 use partita_e2e::daemon::Daemon;
+use partita_e2e::gallery::NAMES;
 use partita_e2e::{borders, toolchain};
 use std::process::{Output, Stdio};
 
@@ -32,9 +33,6 @@ fn passes(name: &str, device: &str) {
 
 macro_rules! gallery {
     ($($name:ident)*) => {
-        /// All programs that pass on a daemon like any other.
-        const NAMES: &[&str] = &[$(stringify!($name)),*];
-
         $(
             #[test]
             fn $name() {
@@ -54,16 +52,7 @@ macro_rules! gallery {
     };
 }
 
-gallery! {
-    async_alloc atomics barrier batch_copy bfloat16 bfs big_parameter bignum bitonic clocks copy2d
-    cub device_heap device_query doubles dynamic_shared early_return events fft floats forms
-    function_pointers gemm graph graph_api graph_capture grid_stride gridsync groups half histogram
-    host_functions host_threads intrinsics launch_errors leavers lookback lu managed mandelbrot
-    many_launches mapped mma montecarlo nbody no_parameters odd_grid pipeline printf queens radix
-    rdc recursion reduce redux registered scan sha256 simd slices special_registers spinlock spmv
-    stencil stream_memory surface symbols texture texture_kinds thrust_reduce thrust_scan
-    thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
-}
+partita_e2e::for_gallery!(gallery);
 
 /// With an hour of patience for programs that do not call.
 #[test]

@@ -1,0 +1,307 @@
+//! The contract's promises, on a driver that executes kernels (`tests/emulated-driver`).
+//!
+//! The driver has all of its habits, so a call that waits for running grids waits here, too.
+
+#![expect(unsafe_code, reason = "the driver is a C library")]
+#![expect(clippy::unwrap_used, reason = "only tests use it")]
+
+use partita_cuda_device::{CudaDevice, Options};
+use partita_device::{
+    Activity, AddressRange, Aliasing, Confinement, Confining, Device, Event, FaultKind, GridSpec,
+    Horizon, HostMemory, HostSpan, Outcome, Work,
+};
+use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet, StreamId, WindowId};
+use std::ffi::{CStr, c_char, c_int};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use partita_emulated_driver as _;
+
+/// Far above what anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+const WINDOW: WindowId = WindowId(1);
+const MODULE: ModuleId = ModuleId(1);
+
+/// `store` writes its second parameter where the first points; `await` waits for a word to become
+/// 1, and then stores 2 behind it; `place` writes the number of its SM plus one at its CTA's place.
+const PTX: &str = "
+.version 7.0
+.target sm_75
+.address_size 64
+.global .u64 word = 5;
+.visible .entry store(.param .u64 to, .param .u64 value)
+{
+	.reg .b64 %to, %value;
+	ld.param.u64 %to, [to];
+	ld.param.u64 %value, [value];
+	st.global.u64 [%to], %value;
+	ret;
+}
+.visible .entry await(.param .u64 at, .param .u64 none)
+{
+	.reg .pred %more;
+	.reg .b64 %at, %found;
+	ld.param.u64 %at, [at];
+$AGAIN:
+	ld.volatile.global.u64 %found, [%at];
+	setp.ne.u64 %more, %found, 1;
+	@%more bra $AGAIN;
+	st.volatile.global.u64 [%at+8], 2;
+	ret;
+}
+.visible .entry place(.param .u64 to, .param .u64 none)
+{
+	.reg .b32 %sm, %cta;
+	.reg .b64 %to, %offset;
+	ld.param.u64 %to, [to];
+	mov.u32 %cta, %ctaid.x;
+	mul.wide.u32 %offset, %cta, 8;
+	add.u64 %to, %to, %offset;
+	mov.u32 %sm, %smid;
+	add.u32 %sm, %sm, 1;
+	cvt.u64.u32 %offset, %sm;
+	st.global.u64 [%to], %offset;
+	ret;
+}
+.visible .entry fail(.param .u64 none, .param .u64 other) { trap; }
+.visible .entry variable(.param .u64 to, .param .u64 none)
+{
+	.reg .b64 %to, %value;
+	ld.param.u64 %to, [to];
+	ld.global.u64 %value, [word];
+	st.global.u64 [%to], %value;
+	ret;
+}
+";
+
+/// The daemon asks for eager loading in its environment, which tests share.
+const SWITCHES: &CStr = c"lazy-loading=off,matching-contexts=off";
+
+/// A process has one driver, and a driver one context.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// A device on a driver of its own.
+struct World {
+    _library: libloading::Library,
+    device: CudaDevice,
+    base: DeviceAddress,
+    next: u64,
+    done: Vec<(OperationId, Outcome)>,
+    events: Vec<Event>,
+    _folder: tempfile::TempDir,
+    _turn: MutexGuard<'static, ()>,
+}
+
+impl World {
+    fn new() -> World {
+        let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+        let folder = tempfile::tempdir().unwrap();
+        let built = std::env::current_exe().unwrap();
+        let built = built.parent().unwrap().join("libpartita_emulated_driver.so");
+        // A file of its own is a driver of its own, which no fault of another test has ended.
+        let path = folder.path().join("libcuda.so.1");
+        std::fs::copy(&built, &path).unwrap_or_else(|error| panic!("{}: {error}", built.display()));
+        // SAFETY: our own library, without constructors.
+        let library = unsafe { libloading::Library::new(&path) }.unwrap();
+        // SAFETY: the library's own function.
+        let choose: libloading::Symbol<'_, unsafe extern "C" fn(*const c_char) -> c_int> =
+            unsafe { library.get("emulated_driver_switches") }.unwrap();
+        // SAFETY: a string.
+        assert_eq!(unsafe { choose(SWITCHES.as_ptr()) }, 0);
+        let options =
+            Options { library: Some(path.clone()), nvml: Some(path), ..Options::default() };
+        let mut device = CudaDevice::open(&options).unwrap();
+        let base = device.reserve(WINDOW, 64 << 20).unwrap();
+        for stream in 0..4 {
+            device.create_stream(StreamId(stream)).unwrap();
+        }
+        let mut world = World {
+            _library: library,
+            device,
+            base,
+            next: 0,
+            done: Vec::new(),
+            events: Vec::new(),
+            _folder: folder,
+            _turn: turn,
+        };
+        world.device.load_module(MODULE, WINDOW, PTX.into()).unwrap();
+        world.until(|world| !world.events.is_empty());
+        assert!(matches!(world.events.pop(), Some(Event::ModuleLoaded { .. })));
+        world
+    }
+
+    fn allocate(&mut self, offset: u64, bytes: u64) -> DeviceAddress {
+        let start = DeviceAddress(self.base.0 + offset);
+        self.device.allocate(WINDOW, AddressRange { start, bytes }).unwrap();
+        start
+    }
+
+    fn enqueue(&mut self, stream: u64, work: Work) -> OperationId {
+        self.next += 1;
+        let operation = OperationId(self.next);
+        self.device.enqueue(StreamId(stream), operation, work).unwrap();
+        operation
+    }
+
+    fn launch(&mut self, stream: u64, kernel: &str, params: [u64; 2]) -> OperationId {
+        self.enqueue(stream, Work::Launch(grid(kernel, 1, params)))
+    }
+
+    fn until(&mut self, mut reached: impl FnMut(&Self) -> bool) {
+        let end = Instant::now() + PATIENCE;
+        while !reached(self) {
+            assert!(Instant::now() < end, "it never came");
+            let mut events = Vec::new();
+            let horizon = Horizon { until: None, warp_instructions: 0 };
+            let activity = self.device.poll(horizon, &mut events);
+            for event in events {
+                match event {
+                    Event::Done { operation, outcome, .. } => self.done.push((operation, outcome)),
+                    other => self.events.push(other),
+                }
+            }
+            assert!(activity != Activity::Idle || reached(self), "idle, and it has not come");
+        }
+    }
+
+    fn is_done(&self, operation: OperationId) -> bool {
+        self.done.iter().any(|(id, _)| *id == operation)
+    }
+
+    fn finish(&mut self, operation: OperationId) -> Outcome {
+        self.until(|world| world.is_done(operation));
+        self.done.iter().find(|(id, _)| *id == operation).unwrap().1.clone()
+    }
+
+    fn peek(&mut self, address: DeviceAddress) -> u64 {
+        let mut word = [0; 8];
+        self.device.peek(address, &mut word).unwrap();
+        u64::from_le_bytes(word)
+    }
+
+    fn poke(&mut self, address: DeviceAddress, word: u64) {
+        self.device.poke(address, &word.to_le_bytes()).unwrap();
+    }
+}
+
+fn grid(kernel: &str, ctas: u32, params: [u64; 2]) -> GridSpec {
+    GridSpec {
+        cooperative: false,
+        module: MODULE,
+        kernel: kernel.into(),
+        grid: Dim3::linear(ctas),
+        block: Dim3::linear(1),
+        dynamic_shared: 0,
+        params: params.iter().flat_map(|word| word.to_le_bytes()).collect(),
+        access: Vec::new(),
+    }
+}
+
+struct Bytes(Mutex<Vec<u8>>);
+
+impl HostMemory for Bytes {
+    fn size(&self) -> u64 {
+        self.0.lock().unwrap().len() as u64
+    }
+
+    fn read(&self, offset: u64, into: &mut [u8]) {
+        let at = usize::try_from(offset).unwrap();
+        into.copy_from_slice(&self.0.lock().unwrap()[at..at + into.len()]);
+    }
+
+    fn write(&self, offset: u64, from: &[u8]) {
+        let at = usize::try_from(offset).unwrap();
+        self.0.lock().unwrap()[at..at + from.len()].copy_from_slice(from);
+    }
+}
+
+#[test]
+fn kernels_execute_between_copies() {
+    let mut world = World::new();
+    let word = world.allocate(0, 64);
+    let host: Arc<Bytes> = Arc::new(Bytes(Mutex::new(vec![9; 24])));
+    let span = |at| HostSpan::new(host.clone(), at, 8).unwrap();
+    world.enqueue(0, Work::CopyToDevice { to: DeviceAddress(word.0 + 8), from: span(0) });
+    world.launch(0, "store", [word.0, 77]);
+    world.launch(0, "variable", [word.0 + 16, 0]);
+    world.enqueue(0, Work::CopyToHost { to: span(0), from: word });
+    world.enqueue(0, Work::CopyToHost { to: span(8), from: DeviceAddress(word.0 + 8) });
+    let last =
+        world.enqueue(0, Work::CopyToHost { to: span(16), from: DeviceAddress(word.0 + 16) });
+    assert_eq!(world.finish(last), Outcome::Complete);
+    let words: Vec<u64> = host
+        .0
+        .lock()
+        .unwrap()
+        .as_chunks::<8>()
+        .0
+        .iter()
+        .map(|word| u64::from_le_bytes(*word))
+        .collect();
+    assert_eq!(words, [77, 0x0909_0909_0909_0909, 5]);
+    assert_eq!(world.peek(word), 77);
+    assert_eq!(world.peek(DeviceAddress(word.0 + 24)), 0, "new memory is zero");
+}
+
+#[test]
+fn a_running_kernel_sees_a_poke() {
+    let mut world = World::new();
+    let word = world.allocate(0, 16);
+    let waiting = world.launch(0, "await", [word.0, 0]);
+    // Another stream's kernel runs beside it.
+    let beside = world.allocate(4096, 8);
+    let stored = world.launch(1, "store", [beside.0, 3]);
+    assert_eq!(world.finish(stored), Outcome::Complete);
+    assert!(!world.is_done(waiting));
+    world.poke(word, 1);
+    assert_eq!(world.finish(waiting), Outcome::Complete);
+    assert_eq!(world.peek(DeviceAddress(word.0 + 8)), 2);
+}
+
+#[test]
+fn memory_has_several_addresses() {
+    const PAGE: u64 = 2 << 20;
+    let mut world = World::new();
+    let home = world.allocate(0, PAGE);
+    let other = AddressRange { start: DeviceAddress(world.base.0 + 8 * PAGE), bytes: PAGE };
+    world.device.alias(home, other).unwrap();
+    world.device.protect(other.start, partita_model::MemoryAccess::ReadWrite).unwrap();
+    let more = AddressRange { start: DeviceAddress(world.base.0 + 16 * PAGE), bytes: PAGE };
+    world.device.alias(home, more).unwrap();
+    world.device.protect(more.start, partita_model::MemoryAccess::ReadWrite).unwrap();
+    let stored = world.launch(0, "store", [other.start.0, 41]);
+    assert_eq!(world.finish(stored), Outcome::Complete);
+    assert_eq!(world.peek(more.start), 41);
+}
+
+#[test]
+fn a_grid_keeps_to_the_sms_of_a_green_context() {
+    let mut world = World::new();
+    let groups = world.device.sm_groups().to_vec();
+    assert_eq!(groups.len(), 16, "groups of 8 leave 4 of 132 SMs out");
+    let sms = groups[3].union(&groups[7]);
+    assert_eq!(world.device.confine(sms).unwrap(), Confinement::Pending);
+    world.until(|world| !world.events.is_empty());
+    assert_eq!(world.events.pop(), Some(Event::Confined { sms, result: Ok(()) }));
+    let words = world.allocate(0, 64 * 8);
+    let launch = grid("place", 64, [words.0, 0]);
+    let placed = world.enqueue(0, Work::LaunchOn { launch, sms });
+    assert_eq!(world.finish(placed), Outcome::Complete);
+    let seen: SmSet = (0..64)
+        .map(|cta| world.peek(DeviceAddress(words.0 + cta * 8)) - 1)
+        .map(|sm| partita_model::SmId(u16::try_from(sm).unwrap()))
+        .collect();
+    assert!(seen.difference(&sms).is_empty(), "{seen} of {sms}");
+    assert_eq!(seen.len(), 16);
+}
+
+#[test]
+fn a_trap_ends_the_context() {
+    let mut world = World::new();
+    let failing = world.launch(0, "fail", [0, 0]);
+    world.until(|world| world.events.iter().any(|event| matches!(event, Event::Lost { .. })));
+    let Outcome::Fault(fault) = world.finish(failing) else { panic!("{:?}", world.done) };
+    assert_eq!((fault.kind, fault.kernel.as_str()), (FaultKind::LaunchFailed, "fail"));
+}

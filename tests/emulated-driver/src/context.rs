@@ -1,0 +1,71 @@
+//! The context's lock, and calls that wait for running grids.
+//!
+//! Loading and unloading, page-locking, and making and ending green contexts wait for the grids
+//! that run, and hold the context's lock meanwhile: every call that needs the context waits, too.
+//! Unmapping waits for the grids that run, without the lock. Both are habits
+//! ([`crate::settings::Habits`]).
+
+use crate::driver::Driver;
+use crate::status::Status;
+use std::sync::{MutexGuard, PoisonError};
+
+/// How a call meets the context's lock.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    /// It needs the lock for a moment.
+    Passes,
+    /// It does not need the lock.
+    Beside,
+    /// It takes the lock, waits for the grids that run, and keeps the lock to its end.
+    Drains,
+    /// It needs the lock for a moment, and waits for the grids that run.
+    Frees,
+}
+
+impl Mode {
+    /// The mode of an export by the word in its declaration; no word stands for
+    /// [`Mode::Passes`].
+    pub const fn of(word: &str) -> Mode {
+        match word.as_bytes() {
+            b"" => Mode::Passes,
+            b"beside" => Mode::Beside,
+            b"drains" => Mode::Drains,
+            b"frees" => Mode::Frees,
+            _ => panic!("no mode of a call"),
+        }
+    }
+}
+
+impl Driver {
+    /// Begins a call of a mode. The call ends when the lock is dropped.
+    ///
+    /// # Errors
+    /// The status of the fault that ended the context meanwhile.
+    pub fn begin(&self, mode: Mode) -> Result<Option<MutexGuard<'_, ()>>, Status> {
+        let habits = self.settings.habits;
+        let lock = || self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        match mode {
+            Mode::Drains if habits.context_lock => {
+                let guard = lock();
+                self.drain()?;
+                Ok(Some(guard))
+            }
+            Mode::Beside => Ok(None),
+            Mode::Passes | Mode::Drains | Mode::Frees => {
+                if habits.context_lock {
+                    drop(lock());
+                }
+                if mode == Mode::Frees && habits.unmap_waits {
+                    self.drain()?;
+                }
+                Ok(None)
+            }
+        }
+    }
+
+    /// Waits for the grids that have begun.
+    pub fn drain(&self) -> Result<(), Status> {
+        self.gpu.drain()?;
+        self.live()
+    }
+}

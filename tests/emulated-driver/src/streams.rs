@@ -1,0 +1,122 @@
+//! Streams: making them, submitting to them, waiting for them.
+
+use crate::abi::{exports, put};
+use crate::channels::Op;
+use crate::driver::Driver;
+use crate::events::{LOOK, find};
+use crate::status::{self, Status};
+use partita_model::SmSet;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// Operations that a stream takes before a call waits, where that is a habit.
+const MOST_ENTRIES: u64 = 1_024;
+
+/// What callers know of a stream.
+#[derive(Default)]
+pub struct StreamCell {
+    /// Whether it is of a green context.
+    pub is_green: bool,
+    /// Operations that have not ended.
+    pending: Mutex<u64>,
+    changed: Condvar,
+}
+
+impl StreamCell {
+    /// Counts one more operation, as soon as there is room for it.
+    fn enter(&self, driver: &Driver) -> Result<(), Status> {
+        let most = if driver.settings.habits.entries { MOST_ENTRIES } else { u64::MAX };
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        while *pending >= most {
+            driver.live()?;
+            let woken = self.changed.wait_timeout(pending, LOOK);
+            pending = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        *pending += 1;
+        Ok(())
+    }
+
+    /// An operation of the stream has ended.
+    pub fn leave(&self) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        *pending = pending.saturating_sub(1);
+        self.changed.notify_all();
+    }
+
+    fn is_empty(&self) -> bool {
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) == 0
+    }
+
+    /// Sleeps until all operations have ended, or the context has.
+    fn wait(&self, driver: &Driver) -> Result<(), Status> {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        while *pending > 0 {
+            driver.live()?;
+            let woken = self.changed.wait_timeout(pending, LOOK);
+            pending = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        driver.live()
+    }
+}
+
+impl Driver {
+    /// A stream by its handle.
+    pub fn stream(&self, stream: u64) -> Result<Arc<StreamCell>, Status> {
+        self.tables().streams.get(&stream).cloned().ok_or(status::INVALID_HANDLE)
+    }
+
+    /// Makes a stream on all SMs, or on some.
+    pub fn create_stream(&self, priority: i32, sms: Option<SmSet>) -> Result<u64, Status> {
+        let handle = self.handle();
+        let cell = Arc::new(StreamCell { is_green: sms.is_some(), ..StreamCell::default() });
+        let shared = Arc::clone(&cell);
+        self.gpu.call(move |owner| owner.create_stream(handle, shared, priority, sms))??;
+        self.tables().streams.insert(handle, cell);
+        Ok(handle)
+    }
+
+    /// Appends an operation to a stream.
+    pub fn submit(&self, stream: u64, op: Op) -> Result<(), Status> {
+        self.stream(stream)?.enter(self)?;
+        self.gpu.submit(stream, op)
+    }
+
+    /// Waits until a stream is empty.
+    pub fn synchronize(&self, stream: u64) -> Result<(), Status> {
+        self.stream(stream)?.wait(self)
+    }
+}
+
+exports! {
+    cuStreamCreateWithPriority(stream: *mut u64, _flags: c_uint, priority: c_int) |driver| {
+        put(stream, driver.create_stream(priority.clamp(GREATEST_PRIORITY, 0), None)?);
+        Ok(())
+    }
+    cuStreamDestroy_v2(stream: u64) |driver| {
+        driver.tables().streams.remove(&stream).ok_or(status::INVALID_HANDLE)?;
+        driver.gpu.call(move |owner| owner.destroy_stream(stream))
+    }
+    cuStreamQuery(stream: u64) beside |driver| {
+        if driver.stream(stream)?.is_empty() { Ok(()) } else { Err(status::NOT_READY) }
+    }
+    cuStreamSynchronize(stream: u64) beside |driver| { driver.synchronize(stream) }
+    cuStreamWaitEvent(stream: u64, event: u64, _flags: c_uint) |driver| {
+        let event = find(driver, event)?;
+        let number = event.state().recorded;
+        driver.submit(stream, Op::Wait { event, number })
+    }
+    cuStreamWaitValue64_v2(stream: u64, address: u64, value: u64, flags: c_uint) |driver| {
+        let is_live = driver.tables().is_live(address, 8);
+        if flags > 3 || !address.is_multiple_of(8) || !is_live {
+            return Err(status::INVALID_VALUE);
+        }
+        driver.submit(stream, Op::WaitValue { address, value, comparison: flags })
+    }
+    cuLaunchHostFunc(stream: u64, function: extern "C" fn(*mut c_void),
+        data: *mut c_void) |driver| {
+        driver.submit(stream, Op::Host { function, data: data.expose_provenance() })
+    }
+}
+
+/// The least number that a stream's priority can have; lower numbers go first.
+pub const GREATEST_PRIORITY: c_int = -5;
