@@ -13,7 +13,7 @@ use tokio::process::{Child, Command};
 
 /// The variables that `partita-gpu` keeps. Everything else, `LD_PRELOAD` and `NOTIFY_SOCKET` among
 /// it, is not its business.
-const VARIABLES: [&str; 13] = [
+const VARIABLES: [&str; 14] = [
     "PATH",
     "HOME",
     "LANG",
@@ -28,6 +28,8 @@ const VARIABLES: [&str; 13] = [
     "CUDA_DEVICE_ORDER",
     "PARTITA_LIBCUDA",
     "PARTITA_LIBNVIDIA_ML",
+    // The switches of the driver that tests put in NVIDIA's place.
+    "PARTITA_EMULATED_DRIVER",
 ];
 
 /// What NVIDIA's driver reads when it is loaded. Kernels are loaded with their modules, because

@@ -1,8 +1,8 @@
 //! The context's lock, and calls that wait for running grids.
 //!
-//! Loading and unloading, page-locking, and making and ending green contexts wait for the grids
-//! that run, and hold the context's lock meanwhile: every call that needs the context waits, too.
-//! Unmapping waits for the grids that run, without the lock. Both are habits
+//! Loading and unloading, page-locking, and making and ending green contexts wait for everything
+//! that was submitted, and hold the context's lock meanwhile: every call that needs the context
+//! waits, too. Unmapping waits for the grids that run, without the lock. Both are habits
 //! ([`crate::settings::Habits`]).
 
 use crate::driver::Driver;
@@ -16,7 +16,7 @@ pub enum Mode {
     Passes,
     /// It does not need the lock.
     Beside,
-    /// It takes the lock, waits for the grids that run, and keeps the lock to its end.
+    /// It takes the lock, waits for what was submitted, and keeps the lock to its end.
     Drains,
     /// It needs the lock for a moment, and waits for the grids that run.
     Frees,
@@ -47,7 +47,7 @@ impl Driver {
         match mode {
             Mode::Drains if habits.context_lock => {
                 let guard = lock();
-                self.drain()?;
+                self.drain_streams()?;
                 Ok(Some(guard))
             }
             Mode::Beside => Ok(None),

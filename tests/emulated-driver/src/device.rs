@@ -3,7 +3,6 @@
 use crate::abi::{exports, put, put_text};
 use crate::driver::{CONTEXT, Driver};
 use crate::hardware::RESERVED_SHARED;
-use crate::modules::VERSION;
 use crate::owner::GpuFacts;
 use crate::settings::Settings;
 use crate::status::{self, Status};
@@ -119,7 +118,8 @@ pub unsafe extern "C" fn emulated_driver_switches(switches: *const c_char) -> c_
 /// `cuDriverGetVersion` of the CUDA Driver API.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuDriverGetVersion(version: *mut c_int) -> Status {
-    put(version, VERSION);
+    let Ok(driver) = Driver::init() else { return status::NOT_INITIALIZED };
+    put(version, c_int::try_from(driver.settings.cuda).unwrap_or(0));
     0
 }
 

@@ -112,12 +112,14 @@ impl HostMemory for Range {
     fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
         let word = |bytes: &[u8]| {
             let mut all = [0; 8];
-            all[..bytes.len()].copy_from_slice(bytes);
+            let count = bytes.len().min(8);
+            all[..count].copy_from_slice(&bytes[..count]);
             u64::from_le_bytes(all)
         };
         let (at, old_word, new_word) = (self.at(offset), word(old), word(new));
         let both = Ordering::SeqCst;
         match new.len() {
+            16 => exchange_16(at, old, new),
             8 => {
                 let place = atomic!(AtomicU64, at);
                 place.compare_exchange(old_word, new_word, both, both).is_ok()
@@ -137,8 +139,52 @@ impl HostMemory for Range {
     }
 
     fn can_exchange(&self, bytes: usize) -> bool {
-        matches!(bytes, 2 | 4 | 8)
+        matches!(bytes, 2 | 4 | 8) || bytes == 16 && has_exchange_16()
     }
+}
+
+/// Whether the processor exchanges 16 bytes at once.
+#[cfg(target_arch = "x86_64")]
+fn has_exchange_16() -> bool {
+    std::arch::is_x86_feature_detected!("cmpxchg16b")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_exchange_16() -> bool {
+    false
+}
+
+/// Exchanges 16 bytes at an aligned address, where [`has_exchange_16`] says that it can be. The
+/// library's own function needs another library where it is not inlined.
+#[cfg(target_arch = "x86_64")]
+fn exchange_16(at: *mut u8, old: &[u8], new: &[u8]) -> bool {
+    let half = |bytes: &[u8], first: usize| {
+        let half = bytes.get(first..).and_then(|rest| rest.first_chunk());
+        half.copied().map_or(0, u64::from_le_bytes)
+    };
+    let (old_low, old_high) = (half(old, 0), half(old, 8));
+    let (seen_low, seen_high): (u64, u64);
+    // SAFETY: the range belongs to a caller who keeps it, the address is aligned, and the processor
+    // has the instruction; rbx, which the compiler keeps to itself, is as it was.
+    unsafe {
+        std::arch::asm!(
+            "xchg rbx, {low}",
+            "lock cmpxchg16b [rdi]",
+            "mov rbx, {low}",
+            low = inout(reg) half(new, 0) => _,
+            in("rdi") at,
+            in("rcx") half(new, 8),
+            inout("rax") old_low => seen_low,
+            inout("rdx") old_high => seen_high,
+            options(nostack),
+        );
+    }
+    (seen_low, seen_high) == (old_low, old_high)
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn exchange_16(_at: *mut u8, _old: &[u8], _new: &[u8]) -> bool {
+    false
 }
 
 /// The lower half of a word.
@@ -225,4 +271,39 @@ pub fn reserve_again(at: u64, bytes: u64) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE | libc::MAP_FIXED;
     // SAFETY: addresses that this library has reserved and mapped, and that nothing uses any more.
     let _ = unsafe { libc::mmap(start, crate::abi::narrow(bytes), libc::PROT_NONE, flags, -1, 0) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_exchanged_where_the_old_one_is_there() {
+        #[repr(align(16))]
+        struct Words([u8; 16]);
+        let mut words = Words(std::array::from_fn(|at| u8::try_from(at).unwrap_or(0)));
+        let memory = span(words.0.as_mut_ptr().expose_provenance(), 16).expect("it is there");
+        for bytes in [2, 4, 8, 16].into_iter().filter(|bytes| memory.can_exchange(*bytes)) {
+            let mut old = vec![0; bytes];
+            memory.read(0, &mut old);
+            let new: Vec<u8> = old.iter().map(|byte| byte ^ 0xff).collect();
+            assert!(!memory.compare_exchange(0, &new, &old), "{bytes}");
+            assert!(memory.compare_exchange(0, &old, &new), "{bytes}");
+            let mut now = vec![0; bytes];
+            memory.read(0, &mut now);
+            assert_eq!(now, new);
+        }
+    }
+
+    #[test]
+    fn page_tables_say_what_is_there() {
+        let byte = Box::new(7_u8);
+        let address = std::ptr::from_ref(&*byte).expose_provenance() as u64;
+        let found = OwnPageTables.find(address, 1).expect("it is there");
+        let mut back = [0];
+        found.read(0, &mut back);
+        assert_eq!(back, [7]);
+        assert!(OwnPageTables.find(0, 1).is_none());
+        assert!(OwnPageTables.find(u64::MAX, 8).is_none());
+    }
 }

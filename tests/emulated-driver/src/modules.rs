@@ -16,10 +16,15 @@ use std::sync::Arc;
 /// The mark before the text in machine code.
 const MARK: &str = "\x7fELF of the emulated driver\n";
 
-/// The CUDA version of the driver: 1000 times major plus 10 times minor.
-pub const VERSION: c_int = 13_000;
-/// The newest `.version` of a text (PTX ISA, "Release Notes"): 9.0 came with CUDA 13.0.
-const NEWEST_PTX: (u32, u32) = (9, 0);
+/// The newest `.version` of a text that the compiler of a CUDA version takes (PTX ISA, "Release
+/// Notes"): 8.5 with 12.5 and 12.6, one more with each later release, and 9.0 with 13.0.
+fn newest_ptx(cuda: u32) -> (u32, u32) {
+    match (cuda / 1000, cuda % 1000 / 10) {
+        (..=12, minor @ ..=5) => (8, minor),
+        (..=12, minor) => (8, minor - 1),
+        (major, minor) => (major - 4, minor),
+    }
+}
 
 /// `CUjit_option`
 const ERROR_LOG_BUFFER: c_uint = 5;
@@ -94,11 +99,11 @@ impl Tables {
 }
 
 /// What the compiler says of a text, as an error.
-fn compile(source: &str) -> Result<(), (Status, String)> {
+fn compile(source: &str, cuda: u32) -> Result<(), (Status, String)> {
     let module = partita_ptx::parse(source)
         .map_err(|errors| (status::INVALID_PTX, format!("ptxas fatal   : {errors}")))?;
     let version = (module.version.major, module.version.minor);
-    if version > NEWEST_PTX {
+    if version > newest_ptx(cuda) {
         let words = format!("ptxas fatal   : Unsupported .version {}.{}", version.0, version.1);
         return Err((status::UNSUPPORTED_PTX_VERSION, words));
     }
@@ -106,12 +111,12 @@ fn compile(source: &str) -> Result<(), (Status, String)> {
 }
 
 /// The text in an image.
-fn source_of(image: &str) -> Result<&str, Status> {
+fn source_of(image: &str, cuda: u32) -> Result<&str, Status> {
     match image.strip_prefix(MARK) {
         Some(source) => Ok(source),
         None if image.starts_with("\x7fELF") => Err(status::NO_BINARY_FOR_GPU),
         None if image.contains(".version") => {
-            compile(image).map_or_else(|error| Err(error.0), |()| Ok(image))
+            compile(image, cuda).map_or_else(|error| Err(error.0), |()| Ok(image))
         }
         None => Err(status::INVALID_IMAGE),
     }
@@ -144,7 +149,7 @@ impl Driver {
     /// Loads an image. Returns its handle.
     fn load(&'static self, image: *const c_char, is_library: bool) -> Result<u64, Status> {
         let image = text(image);
-        let source: Arc<str> = source_of(&image)?.into();
+        let source: Arc<str> = source_of(&image, self.settings.cuda)?.into();
         let (handle, asked) = (self.handle(), Arc::clone(&source));
         let id = ModuleId(handle);
         self.gpu.read(&source);
@@ -258,7 +263,7 @@ exports! {
         _values: *const *mut c_void) |driver| {
         let source = String::from_utf8_lossy(&bytes(data, size)).trim_end_matches('\0').to_owned();
         // The text is checked without the tables, because that takes long.
-        let checked = if kind == INPUT_PTX { compile(&source) } else {
+        let checked = if kind == INPUT_PTX { compile(&source, driver.settings.cuda) } else {
             Err((status::NOT_SUPPORTED, "only PTX can be linked".to_owned()))
         };
         let mut tables = driver.tables();
@@ -334,5 +339,30 @@ exports! {
     }
     cuKernelSetAttribute(number: c_uint, value: c_int, kernel: u64, _device: c_int) |driver| {
         driver.set_attribute(kernel, number, value)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_ptx_of_drivers() {
+        let check = |cuda, expected| assert_eq!(newest_ptx(cuda), expected, "{cuda}");
+        check(12_040, (8, 4));
+        check(12_060, (8, 5));
+        check(12_080, (8, 7));
+        check(13_000, (9, 0));
+        check(13_050, (9, 5));
+    }
+
+    #[test]
+    fn machine_code_of_others_is_refused() {
+        let text = ".version 9.5\n.target sm_75\n.address_size 64\n";
+        assert_eq!(source_of(text, 13_050), Ok(text));
+        assert_eq!(source_of(text, 13_000), Err(status::UNSUPPORTED_PTX_VERSION));
+        assert_eq!(source_of(&format!("{MARK}{text}"), 13_000), Ok(text), "it is compiled");
+        assert_eq!(source_of("\x7fELF\x02", 13_000), Err(status::NO_BINARY_FOR_GPU));
+        assert_eq!(source_of("text", 13_000), Err(status::INVALID_IMAGE));
     }
 }

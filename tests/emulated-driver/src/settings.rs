@@ -15,6 +15,8 @@ pub struct Settings {
     pub gpu: String,
     /// Bytes of the GPU's memory; `None` for the specification's.
     pub memory: Option<u64>,
+    /// The driver's CUDA version: 1000 times major plus 10 times minor.
+    pub cuda: u32,
     /// Whether the emulated GPU keeps time. Then events have its times, else the host's.
     pub timing: bool,
     /// Decides what hardware leaves open.
@@ -31,7 +33,11 @@ pub struct SettingsError {
 
 impl std::fmt::Display for SettingsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{VARIABLE}: {}; there are gpu=SPEC, memory=BYTES, seed=NUMBER, ", self.what)?;
+        write!(
+            f,
+            "{VARIABLE}: {}; there are gpu=SPEC, memory=BYTES, cuda=VERSION, seed=NUMBER, ",
+            self.what
+        )?;
         let mut names = String::from("timing");
         for (name, _) in KNOWN {
             let _ = write!(names, ", {name}");
@@ -66,8 +72,8 @@ habits! {
     /// Kernels do not reach the process's memory
     /// (`CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS` is 0).
     no_pageable_access: "no-pageable-access";
-    /// Loading, unloading, page-locking and green contexts wait for the grids that run, and hold
-    /// the context's lock meanwhile.
+    /// Loading, unloading, page-locking and green contexts wait for everything that was submitted,
+    /// and hold the context's lock meanwhile.
     context_lock: "context-lock";
     /// Unmapping waits for the grids that run.
     unmap_waits: "unmap-waits";
@@ -110,6 +116,7 @@ impl Default for Settings {
         Settings {
             gpu: "h200".to_owned(),
             memory: Some(80 << 30),
+            cuda: 13_000,
             timing: true,
             seed: 0,
             habits: Habits::default(),
@@ -135,6 +142,7 @@ impl Settings {
             match name {
                 "gpu" => value.clone_into(&mut settings.gpu),
                 "memory" => settings.memory = Some(value.parse().map_err(|_| unknown())?),
+                "cuda" => settings.cuda = value.parse().map_err(|_| unknown())?,
                 "seed" => settings.seed = value.parse().map_err(|_| unknown())?,
                 "timing" => settings.timing = switch()?,
                 _ => {

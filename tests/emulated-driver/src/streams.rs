@@ -7,7 +7,7 @@ use crate::events::{LOOK, find};
 use crate::status::{self, Status};
 use partita_model::SmSet;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 /// Operations that a stream takes before a call waits, where that is a habit.
 const MOST_ENTRIES: u64 = 1_024;
@@ -17,44 +17,62 @@ const MOST_ENTRIES: u64 = 1_024;
 pub struct StreamCell {
     /// Whether it is of a green context.
     pub is_green: bool,
-    /// Operations that have not ended.
-    pending: Mutex<u64>,
+    count: Mutex<Count>,
     changed: Condvar,
 }
 
+/// Operations of a stream.
+#[derive(Clone, Copy, Default)]
+struct Count {
+    submitted: u64,
+    ended: u64,
+}
+
 impl StreamCell {
+    fn count(&self) -> MutexGuard<'_, Count> {
+        self.count.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sleeps until so many operations have ended, or the context has.
+    fn wait_for(&self, driver: &Driver, ended: u64) -> Result<MutexGuard<'_, Count>, Status> {
+        let mut count = self.count();
+        while count.ended < ended {
+            driver.live()?;
+            let woken = self.changed.wait_timeout(count, LOOK);
+            count = woken.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        Ok(count)
+    }
+
     /// Counts one more operation, as soon as there is room for it.
     fn enter(&self, driver: &Driver) -> Result<(), Status> {
         let most = if driver.settings.habits.entries { MOST_ENTRIES } else { u64::MAX };
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        while *pending >= most {
-            driver.live()?;
-            let woken = self.changed.wait_timeout(pending, LOOK);
-            pending = woken.unwrap_or_else(PoisonError::into_inner).0;
+        loop {
+            let submitted = self.count().submitted;
+            let mut count = self.wait_for(driver, (submitted + 1).saturating_sub(most))?;
+            // Another thread may have submitted meanwhile.
+            if count.submitted - count.ended < most {
+                count.submitted += 1;
+                return Ok(());
+            }
         }
-        *pending += 1;
-        Ok(())
     }
 
     /// An operation of the stream has ended.
     pub fn leave(&self) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        *pending = pending.saturating_sub(1);
+        self.count().ended += 1;
         self.changed.notify_all();
     }
 
     fn is_empty(&self) -> bool {
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) == 0
+        let count = self.count();
+        count.ended == count.submitted
     }
 
-    /// Sleeps until all operations have ended, or the context has.
-    fn wait(&self, driver: &Driver) -> Result<(), Status> {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
-        while *pending > 0 {
-            driver.live()?;
-            let woken = self.changed.wait_timeout(pending, LOOK);
-            pending = woken.unwrap_or_else(PoisonError::into_inner).0;
-        }
+    /// Sleeps until all operations so far have ended, or the context has.
+    pub fn wait(&self, driver: &Driver) -> Result<(), Status> {
+        let submitted = self.count().submitted;
+        drop(self.wait_for(driver, submitted)?);
         driver.live()
     }
 }
@@ -79,6 +97,12 @@ impl Driver {
     pub fn submit(&self, stream: u64, op: Op) -> Result<(), Status> {
         self.stream(stream)?.enter(self)?;
         self.gpu.submit(stream, op)
+    }
+
+    /// Waits for everything that has been submitted.
+    pub fn drain_streams(&self) -> Result<(), Status> {
+        let streams: Vec<Arc<StreamCell>> = self.tables().streams.values().cloned().collect();
+        streams.iter().try_for_each(|stream| stream.wait(self))
     }
 
     /// Waits until a stream is empty.

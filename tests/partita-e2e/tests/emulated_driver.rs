@@ -2,8 +2,8 @@
 //! (`tests/emulated-driver`).
 //!
 //! A run tries a few programs of the gallery. `PARTITA_EMULATED_DRIVER_GALLERY=all` tries all, and
-//! `PARTITA_EMULATED_DRIVER_GALLERY=scan,gemm` these; `PARTITA_EMULATED_DRIVER` sets the driver's
-//! switches for them.
+//! `PARTITA_EMULATED_DRIVER_GALLERY=scan,gemm` these. `PARTITA_EMULATED_DRIVER` sets other
+//! switches of the driver than the tests choose.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::gallery::NAMES;
@@ -14,15 +14,24 @@ use rustix::process::{Signal, kill_process};
 use std::process::{Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The emulated GPU's time is of no use here.
-const SWITCHES: &str = "timing=off";
+/// The emulated GPU's time is of no use here, and programs have PTX of CUDA 13.5.
+const SWITCHES: &str = "timing=off,cuda=13050";
+/// The same for programs whose kernels reach the host's memory. Without pageable access such a
+/// kernel ends the context, and with the context's lock the owner's thread hangs (docs/roadmap.md,
+/// "The real GPU").
+const WITH_HOST_MEMORY: &str = "timing=off,cuda=13050,no-pageable-access=off,context-lock=off";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 
 /// How long a program of the gallery may take.
-const LIMIT: Duration = Duration::from_secs(120);
+const LIMIT: Duration = Duration::from_secs(60);
 
 /// The programs of every run: an atomic, a barrier, a copy beside a kernel, a module's variables.
 const PROGRAMS: &str = "atomics,reduce,symbols";
+
+/// The switches of the environment, else these.
+fn switches(usual: &str) -> String {
+    std::env::var("PARTITA_EMULATED_DRIVER").unwrap_or_else(|_| usual.to_owned())
+}
 
 /// The reason why a program has not passed.
 fn failure(output: &Output) -> Option<String> {
@@ -63,8 +72,7 @@ fn an_unmodified_program_adds_vectors_on_the_real_backend() {
 #[test]
 fn programs_of_the_gallery_pass() {
     let asked = std::env::var("PARTITA_EMULATED_DRIVER_GALLERY").ok();
-    let switches = std::env::var("PARTITA_EMULATED_DRIVER");
-    let switches = switches.unwrap_or_else(|_| SWITCHES.to_owned());
+    let switches = switches(SWITCHES);
     let names = match asked.as_deref() {
         Some("all") => NAMES.join(","),
         names => names.unwrap_or(PROGRAMS).to_owned(),
@@ -86,8 +94,9 @@ fn ctas(status: &StatusReport) -> Vec<u64> {
 
 /// A border moves under load, one program is killed, and the other keeps its results.
 #[test]
+#[ignore = "takes 45 seconds; --ignored runs it"]
 fn a_border_moves_and_a_killed_program_harms_nobody() {
-    let daemon = Daemon::on_emulated_driver(SWITCHES, POLICY);
+    let daemon = Daemon::on_emulated_driver(&switches(WITH_HOST_MEMORY), POLICY);
     let program = toolchain::program("poly");
     let start = |seed: &str| Held::start(&daemon, &program, &["32768", "3000", seed]);
     let first = start("1");
