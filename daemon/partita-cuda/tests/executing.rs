@@ -1,6 +1,6 @@
 //! The contract's promises, on a driver that executes kernels (`tests/emulated-driver`).
 //!
-//! The driver has all of its habits, so a call that waits for running grids waits here, too.
+//! The driver has its habits, so a call that waits for running grids waits here, too.
 
 #![expect(unsafe_code, reason = "the driver is a C library")]
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
@@ -75,8 +75,9 @@ $AGAIN:
 }
 ";
 
-/// The daemon asks for eager loading in its environment, which tests share.
-const SWITCHES: &CStr = c"lazy-loading=off,matching-contexts=off";
+/// The daemon asks for eager loading in its environment, which tests share. Kernels of modules are
+/// launched on green contexts (docs/roadmap.md, "The real GPU").
+const SWITCHES: &CStr = c"timing=off,lazy-loading=off,matching-contexts=off";
 
 /// A process has one driver, and a driver one context.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
@@ -217,10 +218,18 @@ impl HostMemory for Bytes {
     }
 }
 
+/// Opening a device takes seconds, so these share one.
 #[test]
-fn kernels_execute_between_copies() {
+fn the_contract_holds_with_kernels() {
     let mut world = World::new();
-    let word = world.allocate(0, 64);
+    kernels_execute_between_copies(&mut world);
+    a_running_kernel_sees_a_poke(&mut world);
+    memory_has_several_addresses(&mut world);
+    a_grid_keeps_to_the_sms_of_a_green_context(&mut world);
+}
+
+fn kernels_execute_between_copies(world: &mut World) {
+    let word = world.allocate(40 << 20, 64);
     let host: Arc<Bytes> = Arc::new(Bytes(Mutex::new(vec![9; 24])));
     let span = |at| HostSpan::new(host.clone(), at, 8).unwrap();
     world.enqueue(0, Work::CopyToDevice { to: DeviceAddress(word.0 + 8), from: span(0) });
@@ -245,13 +254,11 @@ fn kernels_execute_between_copies() {
     assert_eq!(world.peek(DeviceAddress(word.0 + 24)), 0, "new memory is zero");
 }
 
-#[test]
-fn a_running_kernel_sees_a_poke() {
-    let mut world = World::new();
-    let word = world.allocate(0, 16);
+fn a_running_kernel_sees_a_poke(world: &mut World) {
+    let word = world.allocate(42 << 20, 16);
     let waiting = world.launch(0, "await", [word.0, 0]);
     // Another stream's kernel runs beside it.
-    let beside = world.allocate(4096, 8);
+    let beside = world.allocate(44 << 20, 8);
     let stored = world.launch(1, "store", [beside.0, 3]);
     assert_eq!(world.finish(stored), Outcome::Complete);
     assert!(!world.is_done(waiting));
@@ -260,10 +267,8 @@ fn a_running_kernel_sees_a_poke() {
     assert_eq!(world.peek(DeviceAddress(word.0 + 8)), 2);
 }
 
-#[test]
-fn memory_has_several_addresses() {
+fn memory_has_several_addresses(world: &mut World) {
     const PAGE: u64 = 2 << 20;
-    let mut world = World::new();
     let home = world.allocate(0, PAGE);
     let other = AddressRange { start: DeviceAddress(world.base.0 + 8 * PAGE), bytes: PAGE };
     world.device.alias(home, other).unwrap();
@@ -276,16 +281,14 @@ fn memory_has_several_addresses() {
     assert_eq!(world.peek(more.start), 41);
 }
 
-#[test]
-fn a_grid_keeps_to_the_sms_of_a_green_context() {
-    let mut world = World::new();
+fn a_grid_keeps_to_the_sms_of_a_green_context(world: &mut World) {
     let groups = world.device.sm_groups().to_vec();
     assert_eq!(groups.len(), 16, "groups of 8 leave 4 of 132 SMs out");
     let sms = groups[3].union(&groups[7]);
     assert_eq!(world.device.confine(sms).unwrap(), Confinement::Pending);
     world.until(|world| !world.events.is_empty());
     assert_eq!(world.events.pop(), Some(Event::Confined { sms, result: Ok(()) }));
-    let words = world.allocate(0, 64 * 8);
+    let words = world.allocate(46 << 20, 64 * 8);
     let launch = grid("place", 64, [words.0, 0]);
     let placed = world.enqueue(0, Work::LaunchOn { launch, sms });
     assert_eq!(world.finish(placed), Outcome::Complete);
