@@ -17,7 +17,6 @@ const CLUSTER: usize = 2;
 pub fn of(settings: &Settings, sms: u16) -> Hardware {
     let habits = &settings.habits;
     Hardware {
-        reserved_shared: if habits.reserved_shared { RESERVED_SHARED } else { 0 },
         parted_registers: habits.parted_registers,
         most_room: habits.most_room,
         carve_outs: match habits.carve_out {

@@ -67,6 +67,9 @@ impl Gpu {
     pub fn start(settings: &Settings, fault: Arc<AtomicU32>) -> Result<(Gpu, GpuFacts), String> {
         let mut spec = Spec::find(&settings.gpu).map_err(|error| error.to_string())?;
         spec.memory_bytes = settings.memory.unwrap_or(spec.memory_bytes);
+        spec.shared_reserved_bytes =
+            if settings.habits.reserved_shared { hardware::RESERVED_SHARED } else { 0 };
+        spec.register_parts = if settings.habits.parted_registers { 4 } else { 1 };
         let registers_per_sm = spec.registers_per_sm;
         let options = Options {
             seed: settings.seed,

@@ -15,11 +15,9 @@ pub(super) const MOST_PARTS: usize = 4;
 /// Habits of hardware. The default has none.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Hardware {
-    /// Shared memory in bytes that a CTA takes beside its own (CUDA Driver API,
-    /// `CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK`).
-    pub reserved_shared: u64,
-    /// Whether each of the four parts of an SM has a quarter of the registers, so that a warp's
-    /// registers must fit into one part (`cuda_occupancy.h`).
+    /// Whether each warp's registers are placed in one of the four parts of an SM, so that CTAs of
+    /// several grids may leave rests in which no warp fits. Without, the parts count as one rest
+    /// ([`partita_model::occupancy`]).
     pub parted_registers: bool,
     /// Whether a CTA goes to the SM with room for the most CTAs of its grid, not to the SM with the
     /// fewest CTAs (Gilman et al., "Demystifying the Placement Policies of the NVIDIA GPU Thread
@@ -46,19 +44,13 @@ impl Hardware {
         self.smids.iter().max().map_or(sms, |most| most + 1)
     }
 
-    /// Shared memory of a CTA.
-    #[must_use]
-    pub fn shared_of(&self, footprint: &Footprint) -> u64 {
-        footprint.shared + self.reserved_shared
-    }
-
     /// The setting of an SM that begins with CTAs of this size: the least that does not keep any
     /// from an empty SM.
     #[must_use]
     pub fn carve_out(&self, footprint: &Footprint, spec: &Spec) -> u64 {
         let most = spec.shared_per_sm_bytes;
         let ctas = Footprint { shared: 0, ..*footprint }.per_sm(spec);
-        let wanted = (self.shared_of(footprint) * u64::from(ctas.max(1))).min(most);
+        let wanted = (footprint.shared * u64::from(ctas.max(1))).min(most);
         self.carve_outs.iter().copied().find(|bytes| *bytes >= wanted).unwrap_or(most)
     }
 
@@ -145,10 +137,10 @@ mod tests {
     fn an_sm_is_set_to_what_its_first_ctas_need() {
         let spec = Spec::named("h200").unwrap();
         let carve_outs = [0, 8, 16, 32, 64, 100, 132, 164, 196, 228].map(|kib| kib << 10).to_vec();
-        let hardware = Hardware { carve_outs, reserved_shared: 1 << 10, ..Hardware::default() };
-        assert_eq!(hardware.carve_out(&cta(1024, 32, 0), &spec), 8 << 10, "two CTAs of 1 KiB");
-        assert_eq!(hardware.carve_out(&cta(1024, 32, 48 << 10), &spec), 100 << 10);
-        assert_eq!(hardware.carve_out(&cta(1024, 32, 227 << 10), &spec), 228 << 10);
+        let hardware = Hardware { carve_outs, ..Hardware::default() };
+        assert_eq!(hardware.carve_out(&cta(1024, 32, 1 << 10), &spec), 8 << 10, "two CTAs");
+        assert_eq!(hardware.carve_out(&cta(1024, 32, 49 << 10), &spec), 100 << 10);
+        assert_eq!(hardware.carve_out(&cta(1024, 32, 228 << 10), &spec), 228 << 10);
     }
 
     #[test]

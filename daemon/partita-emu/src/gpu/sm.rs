@@ -228,11 +228,10 @@ impl Sm {
     /// Whether a CTA of that size has room.
     #[must_use]
     pub fn has_room(&self, footprint: &Footprint, spec: &Spec) -> bool {
-        let shared = self.hardware.shared_of(footprint);
         self.ctas < spec.ctas_per_sm
             && self.threads + footprint.threads <= spec.threads_per_sm
             && self.registers + footprint.registers <= spec.registers_per_sm
-            && self.shared + shared <= self.shared_limit(spec)
+            && self.shared + footprint.shared <= self.shared_limit(spec)
             && self.hardware.part(footprint, self.parts, spec).is_some()
     }
 
@@ -248,7 +247,7 @@ impl Sm {
         let threads = (spec.threads_per_sm - self.threads) / footprint.threads.max(1);
         let registers = (spec.registers_per_sm - self.registers) / footprint.registers.max(1);
         let shared = self.shared_limit(spec).saturating_sub(self.shared);
-        let shared = shared / self.hardware.shared_of(footprint).max(1);
+        let shared = shared / footprint.shared.max(1);
         let ctas = spec.ctas_per_sm - self.ctas;
         threads.min(registers).min(ctas).min(u32::try_from(shared).unwrap_or(u32::MAX))
     }
@@ -278,7 +277,7 @@ impl Sm {
         self.ctas += 1;
         self.threads += footprint.threads;
         self.registers += footprint.registers;
-        self.shared += self.hardware.shared_of(&footprint);
+        self.shared += footprint.shared;
         for (used, more) in self.parts.iter_mut().zip(parts) {
             *used += more;
         }
@@ -713,7 +712,7 @@ impl Sm {
         self.ctas -= 1;
         self.threads -= footprint.threads;
         self.registers -= footprint.registers;
-        self.shared -= self.hardware.shared_of(footprint);
+        self.shared -= footprint.shared;
         for (used, less) in self.parts.iter_mut().zip(resident.parts) {
             *used -= less;
         }
