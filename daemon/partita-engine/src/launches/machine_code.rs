@@ -1,4 +1,4 @@
-//! Machine code: kernels that cannot be rewritten, confined to the SMs of their application.
+//! Kernels on groups of SMs: machine code and originals, confined to the SMs of their application.
 //!
 //! The device keeps a grid to whole *groups* of SMs ([`partita_device::Device::sm_groups`]). A
 //! launch runs on those groups of which all SMs are granted to its application when it starts, and
@@ -10,23 +10,28 @@
 //! code ([`partita_policy::whole_groups`]); those that an administrator sets are kept as they are.
 //! Where an application has no whole group, or the device cannot make what it has ready, its
 //! machine code runs alone on the device, as originals do.
+//!
+//! What holds for machine code holds for a kernel without a form, too: alone on the device it would
+//! keep everybody waiting. Its launch keeps to groups where it has more CTAs than the device holds
+//! at once ([`Pending::set_grouped`]). A launch of fewer CTAs may count on all of them being there
+//! at once, and so does a cooperative one: these run alone.
 
 use super::Launches;
 use super::confinement::{Readiness, whole_groups};
-use super::spec::{AsWritten, Barrier, Form, Launch, Pending, Place, Run, Start};
+use super::spec::{AsWritten, Barrier, Form, Launch, Pending, Place, Run, Spec, Start};
 use super::watchdog::Watch;
 use crate::handover::{Handover, Targets};
 use crate::turn::Turn;
 use crate::{About, LogLevel};
 use partita_device::{AddressRange, Device, Work};
-use partita_model::{ApplicationId, SmSet, StreamId};
+use partita_model::{ApplicationId, Sharing, SmSet, StreamId};
 use std::collections::BTreeSet;
 
 /// Launches of one stream that the device is given ahead: all of them keep their SMs when borders
 /// move.
 const MOST_AHEAD: usize = 8;
 
-/// Where machine code can run.
+/// Where a kernel on groups can run.
 enum Confined {
     /// On these SMs.
     To(SmSet),
@@ -36,9 +41,30 @@ enum Confined {
     Never(String),
 }
 
+/// The form of machine code that cannot be kept to groups, for this reason.
+fn runs_alone(turn: &mut Turn<'_>, place: Place, spec: &Spec, reason: &str) -> AsWritten {
+    let reason = format!("machine code, and {reason}");
+    let text = format!("kernel `{}` runs alone: {reason}", spec.kernel.name);
+    turn.log(LogLevel::Info, About::from(place.session).kernel(&spec.kernel.name), text);
+    AsWritten {
+        entry: spec.kernel.entry.clone(),
+        reason: Some(reason),
+        barrier: Barrier::None,
+        abort: false,
+        keeps_to: None,
+    }
+}
+
 impl Launches {
-    /// An application launches machine code: from now on it is given whole groups. Whether that is
-    /// new.
+    /// Whether originals may keep to groups of SMs: the device has groups, and keeps grids to them.
+    pub(crate) fn keeps_to_groups(&self, turn: &mut Turn<'_>) -> bool {
+        turn.common.sharing == Sharing::Spatial
+            && !turn.device.sm_groups().is_empty()
+            && turn.device.confining().is_some()
+    }
+
+    /// An application launches what needs groups: from now on it is given whole groups. Whether
+    /// that is new.
     pub(crate) fn needs_groups(&mut self, id: ApplicationId) -> bool {
         self.grouped.insert(id)
     }
@@ -54,7 +80,7 @@ impl Launches {
         }
     }
 
-    /// Starts machine code on what its application has of whole groups.
+    /// Starts machine code, or an original, on what its application has of whole groups.
     pub(crate) fn start_on_groups(
         &mut self,
         turn: &mut Turn<'_>,
@@ -65,25 +91,31 @@ impl Launches {
         if self.ahead_on_groups(place.stream) >= MOST_AHEAD {
             return Start::Wait(pending);
         }
-        let sms = match self.groups_for(turn, handover, place.application) {
+        let confined = match &pending.form {
+            // Nothing has to keep it there.
+            Form::Grouped(_) if handover.has_all(place.application) => {
+                Confined::To(handover.ledger().sms())
+            }
+            _ => self.groups_for(turn, handover, place.application),
+        };
+        let sms = match confined {
             Confined::To(sms) => sms,
             Confined::NotYet => return Start::Wait(pending),
             Confined::Never(reason) => {
-                let text = format!("kernel `{}` runs alone: {reason}", pending.spec.kernel.name);
-                let about = About::from(place.session).kernel(&pending.spec.kernel.name);
-                turn.log(LogLevel::Info, about, text);
-                pending.form = Form::Original(AsWritten {
-                    entry: pending.spec.kernel.entry.clone(),
-                    reason: Some(reason),
-                    barrier: Barrier::None,
-                    abort: false,
-                    keeps_to: None,
+                pending.form = Form::Original(match &pending.form {
+                    Form::Grouped(as_written) => as_written.clone(),
+                    _ => runs_alone(turn, place, &pending.spec, &reason),
                 });
                 // It takes its turn as an original where it stands.
                 self.look_by(turn.now());
                 return Start::Demoted(pending);
             }
         };
+        if let Form::Grouped(as_written) = &pending.form {
+            let kept = AsWritten { keeps_to: Some(sms), ..as_written.clone() };
+            pending.form = Form::Original(kept);
+            return self.start_original(turn, (place, window), pending, None);
+        }
         self.waiting.remove(place.main);
         self.took_off(turn, place.application, true);
         let Pending { mut spec, .. } = *pending;
@@ -109,12 +141,17 @@ impl Launches {
 
     fn ahead_on_groups(&self, stream: StreamId) -> usize {
         let on_groups = |l: &&Launch| {
-            l.place.stream == stream && !l.main_done && matches!(l.run, Run::MachineCode(_))
+            let is_kept = match &l.run {
+                Run::MachineCode(_) => true,
+                Run::Original(original) => original.keeps_to.is_some(),
+                Run::Worker(_) | Run::Ticket(_) => false,
+            };
+            l.place.stream == stream && !l.main_done && is_kept
         };
         self.records.values().map(Box::as_ref).filter(on_groups).count()
     }
 
-    /// The whole groups on which an application's machine code can run now.
+    /// The whole groups on which an application's machine code or originals can run now.
     fn groups_for(
         &mut self,
         turn: &mut Turn<'_>,
@@ -136,15 +173,15 @@ impl Launches {
                 return Confined::NotYet;
             }
             return Confined::Never(format!(
-                "machine code, and none of its application's SMs {granted} are a whole group"
+                "none of its application's SMs {granted} are a whole group"
             ));
         }
         match self.make_ready(turn, sms) {
             Readiness::Ready => Confined::To(sms),
             Readiness::Pending => Confined::NotYet,
-            Readiness::Refused(reason) => Confined::Never(format!(
-                "machine code, and SMs {sms} cannot be had as a green context: {reason}"
-            )),
+            Readiness::Refused(reason) => {
+                Confined::Never(format!("SMs {sms} cannot be had as a green context: {reason}"))
+            }
         }
     }
 }

@@ -83,6 +83,8 @@ pub(crate) enum Form {
     MachineCode,
     /// Consecutive ranges of the CTAs that are left, each alone on the device.
     Slice(Sliced),
+    /// The kernel as it was written, on whole groups of SMs.
+    Grouped(AsWritten),
     /// The kernel as it is, alone on the device.
     Original(AsWritten),
 }
@@ -142,6 +144,7 @@ pub(crate) enum FormKind {
     Ticket,
     MachineCode,
     Slice,
+    Grouped,
     Original,
 }
 
@@ -152,6 +155,7 @@ impl FormKind {
             FormKind::Ticket => "ticket",
             FormKind::MachineCode => "machine code, green context",
             FormKind::Slice => "slice",
+            FormKind::Grouped => "original, green context",
             FormKind::Original => "original",
         }
     }
@@ -164,6 +168,7 @@ impl Pending {
             Form::Ticket => FormKind::Ticket,
             Form::MachineCode => FormKind::MachineCode,
             Form::Slice(_) => FormKind::Slice,
+            Form::Grouped(_) => FormKind::Grouped,
             Form::Original(_) => FormKind::Original,
         }
     }
@@ -175,7 +180,7 @@ impl Pending {
     /// Whether the launch keeps to its application's partition.
     pub(crate) fn is_confined(&self) -> bool {
         match &self.form {
-            Form::Worker(_) | Form::Ticket | Form::MachineCode => true,
+            Form::Worker(_) | Form::Ticket | Form::MachineCode | Form::Grouped(_) => true,
             Form::Slice(_) => false,
             Form::Original(original) => original.keeps_to.is_some(),
         }
@@ -185,7 +190,11 @@ impl Pending {
     pub(crate) fn ticket(&self, id: OperationId) -> OperationId {
         match &self.form {
             Form::Slice(sliced) => sliced.ticket.unwrap_or(id),
-            Form::Worker(_) | Form::Ticket | Form::MachineCode | Form::Original(_) => id,
+            Form::Worker(_)
+            | Form::Ticket
+            | Form::MachineCode
+            | Form::Grouped(_)
+            | Form::Original(_) => id,
         }
     }
 
@@ -212,21 +221,39 @@ impl Pending {
         }
     }
 
+    /// Has an original that would run alone keep to its application's SMs. `places`: the CTAs that
+    /// the device holds at once. With more CTAs the kernel cannot count on all of them being there
+    /// at once, so it ends on fewer SMs, too.
+    pub(crate) fn set_grouped(&mut self, places: u64) {
+        if let Form::Original(as_written) = &self.form
+            && as_written.keeps_to.is_none()
+            && !self.spec.cooperative
+            && self.spec.ctas() > places
+        {
+            self.form = Form::Grouped(as_written.clone());
+        }
+    }
+
     /// Why the launch has no better form. Workers and machine code have none to give.
     pub(crate) fn reason(&self) -> Option<&String> {
         match (&self.form, &self.spec.kernel.form) {
             (
                 Form::Original(AsWritten { reason: Some(reason), .. })
+                | Form::Grouped(AsWritten { reason: Some(reason), .. })
                 | Form::Slice(Sliced { whole: AsWritten { reason: Some(reason), .. }, .. }),
                 _,
             )
-            | (Form::Original(_) | Form::Slice(_), KernelForm::Original { reason, .. })
+            | (
+                Form::Original(_) | Form::Grouped(_) | Form::Slice(_),
+                KernelForm::Original { reason, .. },
+            )
             | (Form::Ticket, KernelForm::Ticket { reason, .. }) => Some(reason),
             (
                 Form::Worker(_)
                 | Form::MachineCode
                 | Form::Ticket
                 | Form::Slice(_)
+                | Form::Grouped(_)
                 | Form::Original(_),
                 _,
             ) => None,
@@ -261,7 +288,7 @@ pub(crate) enum Start {
     Part(Box<Part>),
     /// The launch starts when one is over that its session has on the device.
     Later(Box<Pending>),
-    /// The launch cannot run as machine code. It waits for its turn as an original.
+    /// The launch cannot run on groups of SMs. It waits for its turn as an original.
     Demoted(Box<Pending>),
     /// The launch's session fails.
     Failed,

@@ -131,7 +131,7 @@ impl Launches {
         let count = match form {
             Form::Worker(count) => Some(count),
             Form::Ticket => None,
-            Form::MachineCode | Form::Slice(_) | Form::Original(_) => {
+            Form::MachineCode | Form::Slice(_) | Form::Grouped(_) | Form::Original(_) => {
                 turn.bug(place.session, Bug::WrongForm(spec.id));
                 return Start::Failed;
             }

@@ -104,6 +104,10 @@ impl Machines {
         let tenant = record.identity().tenant;
         let who = (tenant, self.sessions.may_run_unfenced(tenant));
         fence(record.guards(), record.range().start, who, spec)?;
+        if self.launches.keeps_to_groups(turn) {
+            let places = self.places(self.handover.ledger().sms(), pending.spec.cta);
+            pending.set_grouped(places);
+        }
         Ok(pending)
     }
 
@@ -131,7 +135,7 @@ impl Machines {
 
     /// A launch is queued: its application wants SMs.
     fn begin_demand(&mut self, turn: &mut Turn<'_>, application: ApplicationId, pending: &Pending) {
-        if matches!(pending.form, Form::MachineCode)
+        if matches!(pending.form, Form::MachineCode | Form::Grouped(_))
             && self.launches.needs_groups(application)
             && self.observer.account(application).is_some_and(Account::is_active)
         {
@@ -363,7 +367,7 @@ impl Machines {
         };
         let start = match &pending.form {
             Form::Worker(_) | Form::Ticket => self.start_claiming(turn, (place, window), pending),
-            Form::MachineCode => {
+            Form::MachineCode | Form::Grouped(_) => {
                 self.see_if_cramped(turn, application, None);
                 let handover = &self.handover;
                 self.launches.start_on_groups(turn, handover, (place, window), pending)

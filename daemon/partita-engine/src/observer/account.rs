@@ -257,6 +257,7 @@ impl Account {
         let how = match form {
             FormKind::Ticket => "runs as tickets",
             FormKind::Slice => "runs in slices, each alone",
+            FormKind::Grouped => "runs as it was written, on groups of SMs",
             FormKind::Worker | FormKind::MachineCode | FormKind::Original => "runs alone",
         };
         let line = report.reason.as_ref();

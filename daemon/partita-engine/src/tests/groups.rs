@@ -1,7 +1,7 @@
 //! Machine code: whole groups of SMs, and the border that waits for its end.
 
 use super::world::{
-    LONG, MACHINE, MACHINE_IMAGE, MEDIUM, MODULE, QUICK_MACHINE, SPIN_MACHINE, World,
+    ALONE, LONG, MACHINE, MACHINE_IMAGE, MEDIUM, MODULE, QUICK_MACHINE, SPIN_MACHINE, World,
 };
 use crate::{CloseReason, Payload, Request};
 use partita_model::{ApplicationId, CudaResult, Limits, SessionId, SmSet};
@@ -49,6 +49,49 @@ fn it_runs_on_whole_groups_beside_workers_of_others() {
     for session in [a, b] {
         world.close(session, CloseReason::Died);
     }
+    world.finish();
+}
+
+#[test]
+fn an_original_of_many_ctas_runs_on_whole_groups_beside_workers_of_others() {
+    let mut world = world();
+    let (a, of_a) = world.session();
+    let (b, of_b) = world.session();
+    world.start(a, 0, LONG, 100_000);
+    world.run_for(100);
+    world.start(b, 0, ALONE, 20_000);
+    world.run_for(100);
+    assert_eq!(world.device.kept_to, [set("2,4,6-7")]);
+    assert_eq!((world.partition(of_a), world.partition(of_b)), (set("0-1,3,5"), set("2,4,6-7")));
+    let kernel = world.engine.application_reports()[1].kernels[0].clone();
+    assert_eq!((kernel.form.as_str(), kernel.launches), ("original, green context", 1));
+    assert_eq!(world.synchronize(b), 0);
+    assert!(world.device.launched.iter().any(|name| &**name == "alone"));
+    // The device holds 64 CTAs at once. So many may count on all of them being there.
+    for (ctas, kept) in [(65, 2), (64, 2)] {
+        world.start(b, 0, ALONE, ctas);
+        assert_eq!(world.synchronize(b), 0);
+        assert_eq!(world.device.kept_to.len(), kept, "{ctas} CTAs");
+    }
+    let kernel = world.engine.application_reports()[1].kernels[1].clone();
+    assert_eq!((kernel.form.as_str(), kernel.launches), ("original", 1));
+    for session in [a, b] {
+        world.close(session, CloseReason::Died);
+    }
+    world.finish();
+}
+
+#[test]
+fn an_original_without_a_whole_group_runs_alone() {
+    let mut world = world();
+    let (a, of_a) = world.session();
+    let (b, of_b) = world.session();
+    world.set_plan(&[(of_a, "0-1,3-5"), (of_b, "2,7")]).unwrap();
+    world.start(a, 0, MEDIUM, 50);
+    world.start(b, 0, ALONE, 65);
+    world.start(a, 0, MEDIUM, 50);
+    assert_eq!((world.synchronize(b), world.synchronize(a)), (0, 0));
+    assert_eq!(world.device.kept_to, []);
     world.finish();
 }
 
