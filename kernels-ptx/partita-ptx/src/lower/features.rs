@@ -48,9 +48,13 @@ pub(super) fn attribute(text: &str) -> Option<Version> {
     (text == ".managed").then_some(OLDEST)
 }
 
-/// A `.pragma`, with its quotes.
+/// A `.pragma`, with its quotes (PTX ISA, "Descriptions of .pragma Strings").
 pub(super) fn pragma(text: &str) -> Option<Version> {
-    (text.trim_matches('"') == "nounroll").then_some(OLDEST)
+    match text.trim_matches('"').split_whitespace().next()? {
+        "nounroll" => Some(OLDEST),
+        "used_bytes_mask" => version(8, 3),
+        _ => None,
+    }
 }
 
 /// The version that knows an instruction with its modifiers; `None` where the tables do not.
