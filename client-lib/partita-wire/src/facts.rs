@@ -13,10 +13,6 @@ const LEAST_OFFER: usize = 2 + LEAST_FACTS;
 const LEAST_FACTS: usize = 4 + 16 + 4 + 7 * 4 + 5 * 8 + 4;
 /// The unit of reserved shared memory, in bytes.
 const RESERVED_UNIT: u64 = 128;
-/// What holds of a daemon from before these facts were said: it leaves their place empty, and
-/// libraries of its time assumed compute capability 8.0 to 9.0.
-const UNSAID_PARTS: u8 = 4;
-const UNSAID_RESERVED: Bytes = Bytes(1024);
 const _: () = assert!(MAX_GPUS * (LEAST_OFFER + OFFERED_NAME) + 64 <= crate::MAX_MESSAGE);
 
 /// A GPU that a client's tenant may use.
@@ -77,7 +73,8 @@ fn write_named(facts: &DeviceFacts, longest_name: usize, writer: &mut Writer<'_>
     });
     writer.bytes(&facts.uuid);
     writer.u16(facts.sm_count);
-    writer.u8(facts.register_parts);
+    // These two bytes were zero once: older daemons and their GPUs had neither.
+    writer.u8(facts.register_parts.saturating_sub(1));
     writer.u8(u8::try_from(facts.shared_reserved.0 / RESERVED_UNIT).unwrap_or(u8::MAX));
     for value in [
         facts.sm_clock_khz,
@@ -127,12 +124,8 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
     };
     let uuid = reader.uuid()?;
     let sm_count = reader.u16("SM count")?;
-    let register_parts = reader.u8("register parts")?;
+    let register_parts = reader.u8("register parts")?.saturating_add(1);
     let shared_reserved = Bytes(u64::from(reader.u8("reserved shared memory")?) * RESERVED_UNIT);
-    let (register_parts, shared_reserved) = match register_parts {
-        0 => (UNSAID_PARTS, UNSAID_RESERVED),
-        parts => (parts, shared_reserved),
-    };
     Ok(DeviceFacts {
         kind,
         timekeeping,
