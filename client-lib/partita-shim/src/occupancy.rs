@@ -1,14 +1,11 @@
 //! The number of CTAs that fit on an SM (CUDA C++ Programming Guide, "Hardware Multithreading";
 //! CUDA Driver API, "Occupancy").
 //!
-//! A CTA takes threads, a CTA slot, registers by warps ([`partita_model::occupancy`]), and shared
-//! memory in units of 128 bytes, with what the device reserves for each CTA.
+//! [`partita_model::occupancy`] says what a CTA takes of an SM. Here are CUDA's questions about it.
 
 use partita_client::KernelReply;
 use partita_model::DeviceFacts;
-use partita_model::occupancy::WARP_THREADS;
-
-const SHARED_UNIT: u64 = 128;
+use partita_model::occupancy::{SHARED_UNIT, WARP_THREADS};
 
 /// Resident CTAs of `threads` threads per SM.
 #[must_use]
@@ -21,19 +18,11 @@ pub fn ctas_per_sm(
     if threads == 0 || threads > kernel.max_threads.min(facts.threads_per_cta) {
         return 0;
     }
-    let warps = threads.div_ceil(WARP_THREADS);
-    let by_registers = match facts.warp_registers(kernel.registers) {
-        0 => u32::MAX,
-        per_warp => facts.registers_per_sm / per_warp / warps,
-    };
     let shared = kernel.static_shared.saturating_add(dynamic_shared);
     if shared > facts.shared_per_cta_optin.0 {
         return 0;
     }
-    let shared = (shared + facts.shared_reserved.0).next_multiple_of(SHARED_UNIT);
-    let by_shared = u32::try_from(facts.shared_per_sm.0 / shared).unwrap_or(u32::MAX);
-    let by_warps = facts.threads_per_sm / WARP_THREADS / warps;
-    by_registers.min(by_shared).min(by_warps).min(facts.ctas_per_sm)
+    facts.ctas_on_an_sm(threads, kernel.registers, shared)
 }
 
 /// Shared memory that each of `ctas` CTAs on one SM can have.

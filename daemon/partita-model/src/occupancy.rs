@@ -1,4 +1,4 @@
-//! What a warp's registers and a CTA's shared memory take of an SM (CUDA C++ Programming Guide,
+//! The number of CTAs that an SM holds, and what each takes of it (CUDA C++ Programming Guide,
 //! "Multiprocessor Level" and "Technical Specifications per Compute Capability"; CUDA's occupancy
 //! calculator).
 //!
@@ -7,13 +7,17 @@
 //! is too small for a warp is lost. Here this rest counts for the warps of the part: the sum over
 //! an SM's warps is then within its registers exactly where the warps have room.
 //!
-//! Engine, shim and emulated GPU use this page, so they agree on which CTAs have room.
+//! Engine, shim, emulated GPU and emulated driver use this page, so they agree on which CTAs have
+//! room.
 
 use crate::{ComputeCapability, DeviceFacts};
 
 /// Threads of a warp.
 pub const WARP_THREADS: u32 = 32;
-const REGISTER_UNIT: u32 = 256;
+/// Registers are given to a warp in this unit.
+pub const REGISTER_UNIT: u32 = 256;
+/// Bytes in which shared memory is given to a CTA, from compute capability 8.0 on.
+pub const SHARED_UNIT: u64 = 128;
 
 /// Registers that a warp takes of an SM with `per_sm` registers in `parts` parts, where each thread
 /// has `per_thread`. Where a part has no room for a warp, the warp takes its bare registers.
@@ -32,6 +36,29 @@ impl DeviceFacts {
     #[must_use]
     pub fn warp_registers(&self, per_thread: u32) -> u32 {
         warp_registers(self.registers_per_sm, self.register_parts, per_thread)
+    }
+
+    /// Bytes of shared memory that a CTA takes of an SM, where its kernel uses `used`.
+    #[must_use]
+    pub fn cta_shared(&self, used: u64) -> u64 {
+        used.saturating_add(self.shared_reserved.0).next_multiple_of(SHARED_UNIT)
+    }
+
+    /// CTAs of `threads` threads that an SM holds, where each thread has `registers` registers and
+    /// each CTA uses `shared` bytes of shared memory.
+    #[must_use]
+    pub fn ctas_on_an_sm(&self, threads: u32, registers: u32, shared: u64) -> u32 {
+        let warps = threads.div_ceil(WARP_THREADS).max(1);
+        let warps_by_registers = match self.warp_registers(registers) {
+            0 => u32::MAX,
+            of_warp => self.registers_per_sm / of_warp,
+        };
+        let by_shared = match self.cta_shared(shared) {
+            0 => u32::MAX,
+            bytes => u32::try_from(self.shared_per_sm.0 / bytes).unwrap_or(u32::MAX),
+        };
+        let warps_by_threads = self.threads_per_sm / WARP_THREADS;
+        (warps_by_registers.min(warps_by_threads) / warps).min(by_shared).min(self.ctas_per_sm)
     }
 }
 

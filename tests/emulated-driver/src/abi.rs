@@ -36,7 +36,7 @@ pub fn bytes(from: *const c_void, count: usize) -> Vec<u8> {
 pub fn put_text(into: *mut c_char, room: usize, value: &str) {
     let Some(most) = room.checked_sub(1).filter(|_| !into.is_null()) else { return };
     let count = value.len().min(most);
-    // SAFETY: exports are given room for so many bytes.
+    // SAFETY: callers give room for `room` bytes, and `count` is less.
     unsafe { std::ptr::copy_nonoverlapping(value.as_ptr().cast(), into, count) };
     // SAFETY: as above; the last byte is free.
     unsafe { into.wrapping_add(count).write(0) };

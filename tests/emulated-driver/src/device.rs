@@ -2,19 +2,17 @@
 
 use crate::abi::{exports, put, put_text};
 use crate::driver::{CONTEXT, Driver};
-use crate::hardware::RESERVED_SHARED;
-use crate::owner::GpuFacts;
 use crate::settings::Settings;
 use crate::status::{self, Status};
 use crate::streams::GREATEST_PRIORITY;
+use partita_model::DeviceFacts;
 use std::ffi::{c_char, c_int, c_uint};
 
 /// The GPU's place on the bus.
 pub const PCI_BUS_ID: &str = "0000:01:00.0";
 
 /// `CUdevice_attribute`
-fn attribute(facts: &GpuFacts, settings: &Settings, number: c_uint) -> u64 {
-    let device = &facts.device;
+fn attribute(device: &DeviceFacts, settings: &Settings, number: c_uint) -> u64 {
     match number {
         1 => device.threads_per_cta.into(),
         2..=4 => [1024, 1024, 64][number as usize - 2],
@@ -39,7 +37,7 @@ fn attribute(facts: &GpuFacts, settings: &Settings, number: c_uint) -> u64 {
         88 => u64::from(!settings.habits.no_pageable_access),
         97 => device.shared_per_cta_optin.0,
         106 => device.ctas_per_sm.into(),
-        111 => RESERVED_SHARED,
+        111 => device.shared_reserved.0,
         _ => 0,
     }
 }
@@ -60,12 +58,12 @@ exports! {
     }
     cuDeviceGetName(name: *mut c_char, room: c_int, device: c_int) |driver| {
         check(device)?;
-        put_text(name, usize::try_from(room).unwrap_or(0), &driver.facts.device.name);
+        put_text(name, usize::try_from(room).unwrap_or(0), &driver.facts.name);
         Ok(())
     }
     cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) |driver| {
         check(device)?;
-        put(uuid, driver.facts.device.uuid);
+        put(uuid, driver.facts.uuid);
         Ok(())
     }
     cuDeviceGetAttribute(value: *mut c_int, number: c_uint, device: c_int) |driver| {

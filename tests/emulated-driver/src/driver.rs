@@ -5,10 +5,11 @@ use crate::events::EventCell;
 use crate::green::GreenContexts;
 use crate::memory::AddressSpace;
 use crate::modules::Modules;
-use crate::owner::{Gpu, GpuFacts};
+use crate::owner::Gpu;
 use crate::settings::{Settings, VARIABLE};
 use crate::status::{self, Status};
 use crate::streams::StreamCell;
+use partita_model::DeviceFacts;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -23,7 +24,7 @@ pub struct Driver {
     /// The thread that owns the emulated GPU.
     pub gpu: Gpu,
     /// What never changes of the GPU.
-    pub facts: GpuFacts,
+    pub facts: DeviceFacts,
     /// The context's lock ([`crate::context`]).
     pub lock: Mutex<()>,
     /// Everything that has a handle or an address.

@@ -65,7 +65,7 @@ exports! {
         if kind != 1 {
             return Err(status::NOT_SUPPORTED);
         }
-        put(into, driver.resource(SmSet::range(0, driver.facts.device.sm_count)));
+        put(into, driver.resource(SmSet::range(0, driver.facts.sm_count)));
         Ok(())
     }
     cuDevSmResourceSplitByCount(parts: *mut CUdevResource, count: *mut c_uint,

@@ -13,7 +13,7 @@ const CARVE_OUTS: [u64; 10] = [0, 8, 16, 32, 64, 100, 132, 164, 196, 228];
 /// SMs that share one texture processing cluster. Their numbers stay together.
 const CLUSTER: usize = 2;
 
-/// The habits of a GPU with so many SMs.
+/// The habits of a GPU with `sms` SMs.
 pub fn of(settings: &Settings, sms: u16) -> Hardware {
     let habits = &settings.habits;
     Hardware {

@@ -258,7 +258,7 @@ impl SharedFile {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_FIXED;
         let file = self.0.as_raw_fd();
-        // SAFETY: addresses that this library has reserved, and a file of so many bytes.
+        // SAFETY: this library has reserved the addresses, and the file has `bytes` bytes.
         let found =
             unsafe { libc::mmap(start, crate::abi::narrow(bytes), protection, flags, file, 0) };
         found != libc::MAP_FAILED

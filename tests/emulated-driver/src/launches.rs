@@ -66,7 +66,7 @@ impl Driver {
         let Launch { grid, block, dynamic_shared, .. } = *launch;
         let kernel = &function.kernel;
         let threads = block.count();
-        let facts = &self.facts.device;
+        let facts = &self.facts;
         let is_empty = grid.is_empty() || block.is_empty();
         // CUDA C++ Programming Guide, "Technical Specifications per Compute Capability".
         let is_huge = grid.x > 0x7fff_ffff || grid.y > 65_535 || grid.z > 65_535 || block.z > 64;
@@ -74,23 +74,16 @@ impl Driver {
         if is_empty || is_huge || has_too_many || dynamic_shared > function.max_dynamic_shared {
             return Err(status::INVALID_VALUE);
         }
-        let registers = threads.next_multiple_of(32) * u128::from(kernel.registers);
-        let fits =
-            threads <= kernel.max_threads.into() && registers <= self.facts.registers_per_sm.into();
+        let fits = threads <= kernel.max_threads.into() && self.ctas_per_sm(function, launch) > 0;
         if fits { Ok(()) } else { Err(status::LAUNCH_OUT_OF_RESOURCES) }
     }
 
-    /// CTAs of a launch that the GPU holds at once.
-    fn capacity(&self, function: &Function, launch: &Launch) -> u128 {
-        let (kernel, facts) = (&function.kernel, &self.facts.device);
-        let threads = launch.block.count().next_multiple_of(32);
-        let registers = threads * u128::from(kernel.registers.next_multiple_of(8));
-        let shared = u128::from(kernel.static_shared) + u128::from(launch.dynamic_shared);
-        let by_threads = u128::from(facts.threads_per_sm) / threads.max(1);
-        let by_registers = u128::from(facts.registers_per_sm) / registers.max(1);
-        let by_shared = u128::from(facts.shared_per_sm.0) / shared.max(1);
-        let each = by_threads.min(by_registers).min(by_shared).min(facts.ctas_per_sm.into());
-        each * u128::from(facts.sm_count)
+    /// CTAs of a launch that an SM holds at once.
+    fn ctas_per_sm(&self, function: &Function, launch: &Launch) -> u32 {
+        let kernel = &function.kernel;
+        let threads = u32::try_from(launch.block.count()).unwrap_or(u32::MAX);
+        let shared = u64::from(kernel.static_shared) + u64::from(launch.dynamic_shared);
+        self.facts.ctas_on_an_sm(threads, kernel.registers, shared)
     }
 
     /// Makes room for the local memory of a kernel's threads. More room than before means that the
@@ -113,7 +106,9 @@ impl Driver {
             return Err(status::INVALID_HANDLE);
         }
         self.check(&function, launch)?;
-        if launch.is_cooperative && launch.grid.count() > self.capacity(&function, launch) {
+        let capacity =
+            u128::from(self.ctas_per_sm(&function, launch)) * u128::from(self.facts.sm_count);
+        if launch.is_cooperative && launch.grid.count() > capacity {
             return Err(status::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
         let params = params_of(&function.kernel, params, extra)?;

@@ -402,7 +402,7 @@ mod tests {
 
     const PAGE: u64 = GRANULARITY;
 
-    /// Physical memory of so many bytes on the device.
+    /// Makes physical memory of `bytes` bytes on the device.
     fn create(space: &mut AddressSpace, handle: u64, bytes: u64) -> u64 {
         let home = space.take_home(bytes).expect("there is room");
         space.enter(handle, Physical::Device(home), bytes);

@@ -122,8 +122,8 @@ fn source_of(image: &str, cuda: u32) -> Result<&str, Status> {
     }
 }
 
-/// Kernels by name. The GPU says what it knows of those that it can execute; the others have the
-/// numbers of a small kernel, and fault when they run.
+/// Kernels by name. The GPU states the numbers of each kernel that it can execute. Any other kernel
+/// has the numbers of a small one, and faults when it runs.
 fn kernels_of(source: &str, facts: &ModuleFacts) -> BTreeMap<String, Arc<Kernel>> {
     let Ok(module) = partita_ptx::parse(source) else { return BTreeMap::new() };
     let small = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
@@ -213,7 +213,7 @@ impl Driver {
             2 | 7 => 0,
             3 => kernel.local,
             4 => kernel.registers,
-            5 | 6 => u32::from(self.facts.device.compute_capability.major) * 10,
+            5 | 6 => u32::from(self.facts.compute_capability.major) * 10,
             8 => function.max_dynamic_shared,
             _ => return Err(status::INVALID_VALUE),
         };
@@ -221,7 +221,7 @@ impl Driver {
     }
 
     fn set_attribute(&self, function: u64, number: c_uint, value: c_int) -> Result<(), Status> {
-        let most = self.facts.device.shared_per_cta_optin.0;
+        let most = self.facts.shared_per_cta_optin.0;
         let mut tables = self.tables();
         let found = tables.modules.functions.get_mut(&function).ok_or(status::INVALID_HANDLE)?;
         match number {

@@ -66,7 +66,7 @@ exports! {
     }
     nvmlDeviceGetName(device: usize, name: *mut c_char, room: c_uint) |driver| {
         check(device)?;
-        put_text(name, room as usize, &driver.facts.device.name);
+        put_text(name, room as usize, &driver.facts.name);
         Ok(())
     }
     nvmlDeviceGetMigMode(device: usize, current: *mut c_uint, pending: *mut c_uint) |_driver| {
@@ -83,20 +83,20 @@ exports! {
     nvmlDeviceGetCudaComputeCapability(device: usize, major: *mut c_int,
         minor: *mut c_int) |driver| {
         check(device)?;
-        put(major, driver.facts.device.compute_capability.major.into());
-        put(minor, driver.facts.device.compute_capability.minor.into());
+        put(major, driver.facts.compute_capability.major.into());
+        put(minor, driver.facts.compute_capability.minor.into());
         Ok(())
     }
     nvmlDeviceGetMemoryInfo(device: usize, memory: *mut [c_ulonglong; 3]) |driver| {
         check(device)?;
         let used = driver.gpu.call(|owner| owner.gpu.memory_used()).map_err(|_| UNKNOWN)?.0;
-        let total = driver.facts.device.memory.0;
+        let total = driver.facts.memory.0;
         put(memory, [total, total.saturating_sub(used), used]);
         Ok(())
     }
     nvmlDeviceGetClockInfo(device: usize, kind: c_uint, megahertz: *mut c_uint) |driver| {
         check(device)?;
-        let facts = &driver.facts.device;
+        let facts = &driver.facts;
         // NVML_CLOCK_MEM
         put(megahertz, if kind == 2 { facts.memory_clock_khz } else { facts.sm_clock_khz } / 1000);
         Ok(())

@@ -33,15 +33,6 @@ const SLICE: u64 = 4_096;
 /// The pause between two looks at a word that only the host can change.
 const WORD_LOOK: Duration = Duration::from_micros(100);
 
-/// What never changes of the GPU.
-#[derive(Clone, Debug)]
-pub struct GpuFacts {
-    /// What a device says of itself.
-    pub device: DeviceFacts,
-    /// 32-bit registers of an SM.
-    pub registers_per_sm: u32,
-}
-
 type Task = Box<dyn FnOnce(&mut Owner) + Send>;
 
 enum Command {
@@ -64,13 +55,12 @@ pub struct Gpu {
 
 impl Gpu {
     /// Starts the GPU that the settings name. `fault` is the context's status.
-    pub fn start(settings: &Settings, fault: Arc<AtomicU32>) -> Result<(Gpu, GpuFacts), String> {
+    pub fn start(settings: &Settings, fault: Arc<AtomicU32>) -> Result<(Gpu, DeviceFacts), String> {
         let mut spec = Spec::find(&settings.gpu).map_err(|error| error.to_string())?;
         spec.memory_bytes = settings.memory.unwrap_or(spec.memory_bytes);
         spec.shared_reserved_bytes =
             if settings.habits.reserved_shared { hardware::RESERVED_SHARED } else { 0 };
         spec.register_parts = if settings.habits.parted_registers { 4 } else { 1 };
-        let registers_per_sm = spec.registers_per_sm;
         let options = Options {
             seed: settings.seed,
             timing: if settings.timing { Timing::On } else { Timing::Off },
@@ -97,7 +87,7 @@ impl Gpu {
             if !settings.habits.no_pageable_access {
                 gpu.set_page_tables(Box::new(OwnPageTables));
             }
-            let answer = reserved.map(|()| (GpuFacts { device, registers_per_sm }, reader));
+            let answer = reserved.map(|()| (device, reader));
             if facts.send(answer.map_err(|error| error.to_string())).is_ok() {
                 Owner::new(gpu, settings, received, due, fault).run();
             }

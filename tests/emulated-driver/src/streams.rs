@@ -33,7 +33,7 @@ impl StreamCell {
         self.count.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Sleeps until so many operations have ended, or the context has.
+    /// Sleeps until `ended` operations have ended, or the context has.
     fn wait_for(&self, driver: &Driver, ended: u64) -> Result<MutexGuard<'_, Count>, Status> {
         let mut count = self.count();
         while count.ended < ended {

@@ -88,7 +88,7 @@ fn access_of(descriptions: *const CUmemAccessDesc, count: usize) -> Result<Acces
 exports! {
     cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |driver| {
         let used = driver.gpu.call(|owner| owner.gpu.memory_used())?.0;
-        let all = driver.facts.device.memory.0;
+        let all = driver.facts.memory.0;
         put(free, narrow(all.saturating_sub(used.saturating_add(CONTEXT_BYTES.min(all / 16)))));
         put(total, narrow(all));
         Ok(())

@@ -20,7 +20,7 @@ pub struct Footprint {
     pub threads: u32,
     /// 32-bit registers ([`partita_model::occupancy`]).
     pub registers: u32,
-    /// Bytes of shared memory, with those that the GPU reserves for each CTA.
+    /// Bytes of shared memory; the GPU's reserve for each CTA is among them.
     pub shared: u64,
 }
 

@@ -1,14 +1,14 @@
-//! What hardware does with the room on an SM beside what kernels ask for. All of it is off unless a
-//! caller turns it on ([`super::EmulatedGpu::set_hardware`]).
+//! Habits of hardware: how it places CTAs and their registers, sets shared memory, and numbers SMs.
+//! All of them are off unless a caller turns them on ([`super::EmulatedGpu::set_hardware`]), so no
+//! timed figure of the emulated GPU depends on them.
 
 use super::EmulatedGpu;
 use super::grid::Footprint;
 use crate::spec::Spec;
+use partita_model::occupancy::REGISTER_UNIT;
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-/// Registers are allotted to a warp in multiples of this number (CUDA occupancy calculator).
-const REGISTER_GRANULARITY: u32 = 256;
 /// The most parts of an SM that have registers of their own.
 pub(super) const MOST_PARTS: usize = 4;
 
@@ -68,7 +68,7 @@ impl Hardware {
             return Some(taken);
         }
         let warps = (footprint.threads / 32).max(1);
-        let each = footprint.registers / warps / REGISTER_GRANULARITY * REGISTER_GRANULARITY;
+        let each = footprint.registers / warps / REGISTER_UNIT * REGISTER_UNIT;
         let all = spec.registers_per_sm / MOST_PARTS as u32;
         for _ in 0..warps {
             let least = (0..MOST_PARTS).min_by_key(|&part| used[part] + taken[part]).unwrap_or(0);
@@ -104,7 +104,7 @@ mod tests {
 
     fn cta(threads: u32, registers_per_thread: u32, shared: u64) -> Footprint {
         let warps = threads / 32;
-        let each = (registers_per_thread * 32).next_multiple_of(REGISTER_GRANULARITY);
+        let each = (registers_per_thread * 32).next_multiple_of(REGISTER_UNIT);
         Footprint { threads, registers: warps * each, shared }
     }
 

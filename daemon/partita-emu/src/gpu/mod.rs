@@ -11,10 +11,10 @@
 mod account;
 mod admit;
 mod contract;
+mod for_drivers;
 mod grid;
 mod hardware;
 mod pieces;
-mod range;
 mod reader;
 mod sharing;
 mod sm;

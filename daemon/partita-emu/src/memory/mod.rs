@@ -9,11 +9,11 @@
 //! [`MemoryCheck`], and where windows lie that of [`Cells`].
 
 mod cells;
+mod for_drivers;
 mod grants;
 mod heap;
 mod host;
 mod pages;
-mod range;
 mod stray;
 mod textures;
 pub mod weak;
@@ -33,16 +33,16 @@ pub const PARAM_BASE: u64 = 0x0300_0000_0000;
 pub const SPACE_BYTES: u64 = 1 << 32;
 
 pub use cells::GLOBAL_BASE;
+pub use for_drivers::PageTables;
 pub use grants::Grants;
 pub use heap::{HEAP_BYTES, Heap};
-pub use range::PageTables;
 pub use stray::MemoryCheck;
 pub use textures::{Level, TextureObject};
 
 use cells::{Cell, Cells};
+use for_drivers::Process;
 use host::HostRange;
 use pages::Pages;
-use range::Process;
 use stray::Strays;
 use textures::Textures;
 

@@ -10,8 +10,8 @@
 //!
 //! Where applications share an SM, the launches of each have room in its part only.
 //!
-//! Registers are counted as [`partita_model::occupancy`] says. Shared memory is given to a CTA in
-//! units of 128 bytes, with what the device reserves for each CTA, and threads in whole warps.
+//! Registers and shared memory are counted as [`partita_model::occupancy`] says, and threads in
+//! whole warps.
 
 use super::holder::Holder;
 use crate::turn::Bug;
@@ -20,7 +20,6 @@ use partita_model::{ApplicationId, DeviceFacts, LaunchId, SmId, SmPart, SmSet, S
 use std::collections::{BTreeMap, BTreeSet};
 
 pub(crate) const WARP: u32 = partita_model::occupancy::WARP_THREADS;
-const SHARED_UNIT: u64 = 128;
 
 /// Warps that an SM can hold, by its threads and by the registers of a thread.
 pub(crate) fn warps_by_registers(facts: &DeviceFacts, registers: u32) -> u32 {
@@ -61,8 +60,7 @@ impl Usage {
         Usage {
             registers: (u64::from(registers_per_warp) * u64::from(warps))
                 .min(facts.registers_per_sm.into()),
-            shared: (kernel.static_shared.0 + u64::from(dynamic_shared) + facts.shared_reserved.0)
-                .next_multiple_of(SHARED_UNIT),
+            shared: facts.cta_shared(kernel.static_shared.0 + u64::from(dynamic_shared)),
             threads: u64::from(warps) * u64::from(WARP),
             slots: 1,
         }

@@ -7,7 +7,8 @@
 //! | `params` | the layout of hidden parameters |
 //! | `admission` | who may go |
 //! | `layout` | how many workers, and on which SMs |
-//! | `worker`, `ticket`, `machine_code`, `slice`, `original` | one form each |
+//! | `worker`, `ticket`, `slice`, `original` | one form each |
+//! | `groups` | machine code and originals on groups of SMs |
 //! | `confinement` | the SMs to which the device keeps a grid |
 //! | `helpers` | helper grids and their side streams |
 //! | `arrivals` | workers on their way |
@@ -26,9 +27,9 @@ mod check;
 mod confinement;
 mod control_block;
 mod endings;
+mod groups;
 mod helpers;
 mod layout;
-mod machine_code;
 mod original;
 mod params;
 mod slice;

@@ -67,7 +67,7 @@ fn an_original_of_many_ctas_runs_on_whole_groups_beside_workers_of_others() {
     assert_eq!((kernel.form.as_str(), kernel.launches), ("original, green context", 1));
     assert_eq!(world.synchronize(b), 0);
     assert!(world.device.launched.iter().any(|name| &**name == "alone"));
-    // The device holds 64 CTAs at once. So many may count on all of them being there.
+    // The device holds 64 CTAs at once. A kernel of 64 CTAs may count on all being there.
     for (ctas, kept) in [(65, 2), (64, 2)] {
         world.start(b, 0, ALONE, ctas);
         assert_eq!(world.synchronize(b), 0);

@@ -1,5 +1,6 @@
-//! What a driver needs whose callers choose addresses themselves: a window at addresses of its
-//! choice, host memory that goes before its window, and kernels that use the host's page tables.
+//! What a driver on top of the emulated GPU needs, because its callers choose addresses themselves:
+//! a window at addresses of its choice, host memory that goes before its window, and kernels that
+//! use the host's page tables. A daemon that serves the emulated GPU uses nothing of this.
 
 use super::{Memory, Window};
 use partita_device::{AddressRange, DeviceError, HostSpan};

@@ -1,4 +1,5 @@
-//! What a driver needs whose callers choose addresses themselves.
+//! What a driver on top of the emulated GPU needs, because its callers choose addresses themselves.
+//! A daemon that serves the emulated GPU uses nothing of this.
 
 use super::EmulatedGpu;
 use crate::memory::PageTables;
