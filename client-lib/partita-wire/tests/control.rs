@@ -2,8 +2,8 @@
 //!
 //! A newer `partitad` adopts an older `partita-gpu` within one major version of the control
 //! messages, so a message keeps its meaning, and a new field has a default. The recordings are
-//! conversations of two real processes (`versions/record_control.py`), never written by hand. A
-//! process of an older version that reads newer messages cannot be held here.
+//! conversations of two real processes (`versions/record_control.py`), never written by hand. That
+//! a `partita-gpu` refuses requests of newer versions is tested with its control socket.
 
 #![cfg(feature = "supervision")]
 

@@ -5,6 +5,7 @@ use partita_device::Guards;
 use partita_model::{
     ApplicationId, Console, CudaResult, KernelProfile, LaunchShape, Nanos, SessionId, TenantId,
 };
+use std::panic::Location;
 use std::sync::Arc;
 
 /// One thing to do. The shell takes actions by [`crate::Engine::poll_action`] until there is none.
@@ -116,6 +117,8 @@ pub enum Action {
         about: About,
         /// The line.
         text: String,
+        /// The place in the engine that writes it: lines of one place are of one kind.
+        at: &'static Location<'static>,
     },
 }
 

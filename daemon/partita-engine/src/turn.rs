@@ -11,6 +11,7 @@ use partita_model::{
     SessionId, Sharing, StreamId,
 };
 use std::collections::VecDeque;
+use std::panic::Location;
 
 /// What all machines share.
 pub(crate) struct Common {
@@ -129,11 +130,13 @@ impl Turn<'_> {
         self.act(Action::Reply { session, sequence, code, payload });
     }
 
+    #[track_caller]
     pub(crate) fn log(&mut self, level: LogLevel, about: impl Into<About>, text: String) {
-        self.act(Action::Log { level, about: about.into(), text });
+        self.act(Action::Log { level, about: about.into(), text, at: Location::caller() });
     }
 
     /// Logs the failure of something that the device must be able to do.
+    #[track_caller]
     pub(crate) fn log_error(&mut self, about: impl Into<About>, text: String) {
         self.log(LogLevel::Error, about, text);
     }

@@ -4,10 +4,11 @@
 //! answers: a long trace, or a `partitad` that reads slowly, must not hold up sessions.
 
 use partita_wire::supervise::{
-    ANSWERING_THREAD, Answer, FrameError, FrameReader, FromGpu, ToGpu, encode,
+    ANSWERING_THREAD, Answer, FrameError, FrameReader, FromGpu, RefusalKind, ToGpu, encode,
 };
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
+use serde::Deserialize;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -98,13 +99,35 @@ impl Control {
         }
     }
 
-    /// The next question that was read.
+    /// The next question that was read. One that only a newer `partitad` knows is refused here, and
+    /// the line goes on: sessions of this process outlive an upgrade of the package.
     ///
     /// # Errors
-    /// Where the question does not parse.
+    /// Where the bytes are no question, or the refusal is not read.
     pub fn next_question(&mut self) -> Result<Option<ToGpu>, ControlError> {
-        Ok(self.frames.next_message()?)
+        loop {
+            match self.frames.next_message()? {
+                Some(Heard::Known(question)) => return Ok(Some(*question)),
+                Some(Heard::Unknown { id }) => {
+                    let detail = format!(
+                        "this partita-gpu has version {} and does not know the request; the \
+                         installed version serves the GPU once the programs on it have ended",
+                        env!("CARGO_PKG_VERSION")
+                    );
+                    self.answer(id, Answer::Refused { kind: RefusalKind::Invalid, detail })?;
+                }
+                None => return Ok(None),
+            }
+        }
     }
+}
+
+/// A message of a `partitad`, which may be newer than this process.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Heard {
+    Known(Box<ToGpu>),
+    Unknown { id: u64 },
 }
 
 fn write_answers(socket: &OwnedFd, messages: &Receiver<FromGpu>) {
@@ -131,16 +154,56 @@ fn write_answers(socket: &OwnedFd, messages: &Receiver<FromGpu>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_wire::supervise::RefusalKind;
+    use partita_wire::supervise::Ask;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use serde_json::json;
 
-    #[test]
-    fn answers_larger_than_the_socket_arrive() {
+    /// A line, and `partitad`'s end of it.
+    fn line() -> (Control, OwnedFd) {
         // The flags are those that partitad uses.
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let (ours, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::STREAM, flags, None).unwrap();
-        let control = Control::new(ours).unwrap();
+        (Control::new(ours).unwrap(), theirs)
+    }
+
+    #[test]
+    fn questions_of_a_newer_partitad_are_refused_and_the_line_goes_on() {
+        let (mut control, theirs) = line();
+        for message in [
+            json!({"id": 1, "ask": {"teleport": {"to": 3}}}),
+            json!({"id": 2, "ask": {"reserve": [{"tag": "job", "terms": {"colour": "red"}}]}}),
+            json!({"id": 3, "ask": {"events": {"after": 7, "colour": "red"}}, "colour": "red"}),
+        ] {
+            send(&theirs, &encode(&message).unwrap(), SendFlags::NOSIGNAL).unwrap();
+        }
+        control.read().unwrap();
+        let known = ToGpu { id: 3, ask: Ask::Events { after: 7 } };
+        assert_eq!(control.next_question().unwrap(), Some(known), "new fields say nothing to it");
+        assert_eq!(control.next_question().unwrap(), None);
+
+        rustix::io::ioctl_fionbio(&theirs, false).unwrap();
+        let (mut frames, mut buffer, mut refused) = (FrameReader::default(), [0; 4096], Vec::new());
+        while refused.len() < 2 {
+            let (_, bytes) = recv(&theirs, &mut buffer[..], RecvFlags::empty()).unwrap();
+            frames.push(&buffer[..bytes]);
+            while let Some(message) = frames.next_message::<FromGpu>().unwrap() {
+                match message {
+                    FromGpu::Answer { id, answer: Answer::Refused { .. } } => refused.push(id),
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        assert_eq!(refused, [1, 2]);
+
+        send(&theirs, &encode(&json!("no question")).unwrap(), SendFlags::NOSIGNAL).unwrap();
+        control.read().unwrap();
+        assert!(matches!(control.next_question(), Err(ControlError::Frame(_))));
+    }
+
+    #[test]
+    fn answers_larger_than_the_socket_arrive() {
+        let (control, theirs) = line();
         let detail = "x".repeat(4 << 20);
         let answer = Answer::Refused { kind: RefusalKind::Invalid, detail };
         control.answer(1, answer.clone()).unwrap();

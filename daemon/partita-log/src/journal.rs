@@ -118,6 +118,7 @@ impl<S: Subscriber> Layer<S> for Journal {
             place: metadata.callsite(),
             tenant: line.value("TENANT"),
             error: line.value("ERROR"),
+            at: line.value("AT"),
         };
         let level = *metadata.level();
         let mut limiter = self.shared.limiter();
@@ -197,7 +198,7 @@ impl Sender {
                 text: format!("{lines} further lines of this kind were left out: {text}"),
                 ..Line::default()
             };
-            for (name, value) in [("TENANT", kind.tenant), ("ERROR", kind.error)] {
+            for (name, value) in [("TENANT", kind.tenant), ("ERROR", kind.error), ("AT", kind.at)] {
                 line.fields.extend(value.map(|value| (name.to_owned(), value)));
             }
             line.fields.push(("SUPPRESSED".into(), lines.to_string()));
@@ -413,10 +414,12 @@ mod tests {
             found
         });
         logging(&path, 1000, |_| {
+            let fault = |tenant: u32, at: &str| tracing::error!(tenant, at, "a fault");
             for _ in 0..10_000 {
-                tracing::error!(tenant = 1000, "a fault");
+                fault(1000, "engine.rs:1");
             }
-            tracing::error!(tenant = 1001, "a fault");
+            fault(1001, "engine.rs:1");
+            fault(1000, "engine.rs:2");
             tracing::info!("end");
         });
         let found = reading.join().unwrap();
@@ -425,8 +428,8 @@ mod tests {
                 |one: &&BTreeMap<_, _>| one.get("PARTITA_TENANT").is_some_and(|t| t == tenant);
             found.iter().filter(is_of).collect::<Vec<_>>()
         };
-        // The last of them is the number.
-        assert_eq!(of("1000").len(), MOST as usize + 1);
+        // Beside the limited kind there is a fault at another place. The last line is the number.
+        assert_eq!(of("1000").len(), MOST as usize + 2);
         assert_eq!(of("1001").len(), 1);
         let number = found.last().unwrap();
         assert_eq!(number["PARTITA_SUPPRESSED"], (10_000 - MOST).to_string());

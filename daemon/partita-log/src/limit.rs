@@ -2,7 +2,8 @@
 //! left out.
 //!
 //! A kind is a place in the code, a user and an error: one user's ten thousand faults hide neither
-//! another user's first one, nor anything else.
+//! another user's first one, nor anything else. Code that writes lines for other code names the
+//! place of that code in the field `at`.
 //!
 //! Invariant: at most [`KINDS`] kinds are remembered, whatever users do.
 
@@ -27,6 +28,8 @@ pub struct Kind {
     pub tenant: Option<String>,
     /// The error, where the line names one.
     pub error: Option<String>,
+    /// The place in the code that the line is written for, where it names one.
+    pub at: Option<String>,
 }
 
 /// Lines that were left out.
@@ -121,7 +124,7 @@ mod tests {
     fn kind(tenant: &str) -> Kind {
         let place = tracing::callsite!(name: "a", kind: tracing::metadata::Kind::EVENT, fields: x);
         let place = place.metadata().callsite();
-        Kind { place, tenant: Some(tenant.into()), error: None }
+        Kind { place, tenant: Some(tenant.into()), error: None, at: None }
     }
 
     fn lines(limiter: &mut Limiter, kind: &Kind, now: Instant, lines: u32) -> u32 {

@@ -2,8 +2,8 @@
 //!
 //! A line that may be about another user is left out. Lines with the fields of
 //! `partita-log` say whom they are about. Of all other lines only those stay that systemd writes,
-//! and the last words of a process. What stands between backquotes is hidden there: it may be a
-//! name.
+//! and the last words of a process. What stands between backquotes is hidden there, because it may
+//! be a name, and so are numbers of users.
 
 use serde_json::Value;
 
@@ -16,6 +16,8 @@ const OF_SOMEBODY: [&str; 9] =
     ["SESSION", "APPLICATION", "PROGRAM", "KERNEL", "PID", "UID", "CALLER", "ANSWER", "OTHER"];
 /// Beginnings of lines that a process writes when it ends.
 const LAST_WORDS: [&str; 3] = ["partitad: ", "partita-gpu: ", "thread '"];
+/// What stands before the number of a user.
+const BEFORE_NUMBERS: [&str; 4] = ["uid ", "user ", "tenant ", "tenant = "];
 /// Lines that are kept, the latest.
 const MOST_LINES: usize = 500;
 
@@ -66,10 +68,19 @@ fn is_about_nobody(entry: &Value) -> bool {
     is_ours && entry[TENANT].is_null() && !OF_SOMEBODY.iter().any(|name| has(name))
 }
 
-/// The text without what stands between backquotes.
+/// The text without what stands between backquotes, and without numbers of users.
 fn masked(text: &str) -> String {
     let part = |(index, part)| if index % 2 == 1 { "…" } else { part };
-    text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`")
+    let mut text = text.split('`').enumerate().map(part).collect::<Vec<_>>().join("`");
+    for before in BEFORE_NUMBERS {
+        let mut parts = text.split(before);
+        let first = parts.next().unwrap_or_default().to_owned();
+        text = parts.fold(first, |text, part| match part.trim_start_matches(char::is_numeric) {
+            rest if rest.len() < part.len() => text + before + "…" + rest,
+            _ => text + before + part,
+        });
+    }
+    text
 }
 
 #[cfg(test)]
@@ -120,7 +131,9 @@ mod tests {
             json!({"MESSAGE": "Started partitad", "SYSLOG_IDENTIFIER": "systemd",
                 "UNIT": "partitad.service"}),
             entry("a.toml:3: tag `secret`", json!({"TARGET": "partitad"})),
+            entry("tenant = 4711, uid 4712: 24 SMs", json!({"TARGET": "partitad"})),
         ]);
+        assert!(text.contains("tenant = …, uid …: 24 SMs"), "{text}");
         assert!(text.contains("partitad: a.toml:3: no user is named `…`; sorry"), "{text}");
         assert!(text.contains("Started partitad") && !text.contains("secret"), "{text}");
         assert!(text.contains("tag `…`"), "{text}");

@@ -10,6 +10,7 @@ use partita_device::{Activity, Guards};
 use partita_engine::{About, Action, LogLevel, Purpose};
 use partita_model::request::{ImageId, ModuleHandle};
 use partita_model::{SessionId, TenantId};
+use std::panic::Location;
 use std::time::Instant;
 
 impl Shell {
@@ -56,7 +57,7 @@ impl Shell {
                     tracing::debug!(session = session.0, "nothing is left of it");
                 }
                 Action::DeviceLost { reason } => return Err(ShellError::Lost(reason)),
-                Action::Log { level, about, text } => self.log(level, about, &text),
+                Action::Log { level, about, text, at } => self.log(level, about, &text, at),
             }
         }
         Ok(())
@@ -138,7 +139,7 @@ impl Shell {
     }
 
     /// Writes a line to the log, with whatever is known of what it is about.
-    fn log(&self, level: LogLevel, about: About, text: &str) {
+    fn log(&self, level: LogLevel, about: About, text: &str, at: &Location<'_>) {
         let About { tenant, session, application, kernel, error } = about;
         // The engine may have forgotten the session meanwhile.
         let seat = session.and_then(|session| self.seats.get(&session));
@@ -146,16 +147,20 @@ impl Shell {
         let (session, application) = (session.map(|id| id.0), application.map(|id| id.0));
         let error = error.map(|error| error.to_string());
         let (kernel, error) = (kernel.as_deref(), error.as_deref());
+        // All lines of the engine are written here; the journal's limit must tell them apart.
+        let at = format!("{}:{}", at.file(), at.line());
         match level {
             LogLevel::Debug => {
-                tracing::debug!(tenant, session, application, kernel, error, "{text}");
+                tracing::debug!(tenant, session, application, kernel, error, at, "{text}");
             }
-            LogLevel::Info => tracing::info!(tenant, session, application, kernel, error, "{text}"),
+            LogLevel::Info => {
+                tracing::info!(tenant, session, application, kernel, error, at, "{text}")
+            }
             LogLevel::Warning => {
-                tracing::warn!(tenant, session, application, kernel, error, "{text}");
+                tracing::warn!(tenant, session, application, kernel, error, at, "{text}");
             }
             LogLevel::Error => {
-                tracing::error!(tenant, session, application, kernel, error, "{text}");
+                tracing::error!(tenant, session, application, kernel, error, at, "{text}");
             }
         }
     }
