@@ -150,7 +150,9 @@ impl Setup {
         if host_time.together > 1 && !seen.contains(&"budget") {
             host_time.budget_ms = None;
         }
-        setup.options.host_time = charged.then_some(host_time);
+        // Without timing the host's clock decides who goes on, which no replay could repeat.
+        let repeats = setup.record.is_some() && setup.options.timing == Timing::Off;
+        setup.options.host_time = Some(host_time).filter(|_| charged && !repeats);
         // Without the option `sharing`, kernels are recorded as they were written.
         if setup.record.is_some() && !seen.contains(&"sharing") {
             setup.options.sharing = Sharing::Mps;
@@ -218,6 +220,9 @@ mod tests {
         assert_eq!(options, expected);
         let setup = Setup::parse("emu,record=a/b=c").unwrap();
         assert_eq!((setup.record, setup.options.sharing), (Some("a/b=c".into()), Sharing::Mps));
+        assert!(setup.options.host_time.is_some());
+        let untimed = Setup::parse("emu,timing=off,record=a").unwrap();
+        assert_eq!(untimed.options.host_time, None);
         let setup = Setup::parse("emu,record=a,sharing=spatial").unwrap();
         assert_eq!(setup.options.sharing, Sharing::Spatial);
         assert!(Setup::parse("emu,guards=on").unwrap().options.guarded);

@@ -1,6 +1,7 @@
 //! The emulated GPU as a [`Device`].
 
 use super::grid::Grid;
+use super::host_shares::HostShares;
 use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{
@@ -14,6 +15,7 @@ use partita_model::{
     Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::sync::Arc;
+use std::time::Instant;
 
 impl Device for EmulatedGpu {
     fn facts(&self) -> &DeviceFacts {
@@ -70,15 +72,25 @@ impl Device for EmulatedGpu {
 
     fn release(&mut self, window: WindowId) -> Result<(), DeviceError> {
         self.contexts.forget(window);
+        if let Some(shares) = &mut self.shares {
+            shares.forget(window);
+        }
         self.memory.release(window)
     }
 
     fn allocate(&mut self, window: WindowId, range: AddressRange) -> Result<(), DeviceError> {
-        self.memory.allocate(window, range)
+        let began = self.shares.is_some().then(Instant::now);
+        let result = self.memory.allocate(window, range);
+        self.charge(Some(window), began);
+        result
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
-        self.memory.free(address)
+        let payer = self.shares.as_ref().and_then(|_| self.memory.window_of(address));
+        let began = payer.map(|_| Instant::now());
+        let result = self.memory.free(address);
+        self.charge(payer, began);
+        result
     }
 
     fn load_module(
@@ -264,6 +276,9 @@ impl Device for EmulatedGpu {
         let quantum = cycles * self.spec.cycle_ps();
         let mut left = horizon.warp_instructions;
         self.did_piece = false;
+        if let Some(shares) = &mut self.shares {
+            shares.begin_poll();
+        }
         loop {
             self.serve_streams();
             let mut news = Vec::new();
@@ -302,7 +317,8 @@ impl Device for EmulatedGpu {
             self.now = end;
             self.digest(news);
             left = left.saturating_sub(executed.max(1));
-            if !self.events.is_empty() || left == 0 || self.now >= until {
+            let is_over = self.shares.as_ref().is_some_and(HostShares::is_poll_over);
+            if !self.events.is_empty() || left == 0 || self.now >= until || is_over {
                 break;
             }
         }

@@ -4,7 +4,8 @@
 //! other, and the first SM rotates. Between turns, stream fronts begin and end, and the block
 //! scheduler places CTAs breadth-first over the SMs that have room. Inside a turn a CTA that leaves
 //! gives its room to the next CTA at once. Nothing depends on the host's clock or threads: a seed
-//! and a sequence of calls give the same events, to the bit.
+//! and a sequence of calls give the same events, to the bit. The one exception is a device without
+//! timing that serves programs ([`host_shares`]).
 //!
 //! A command given at device time `t` takes effect no earlier than `t`.
 
@@ -14,6 +15,7 @@ mod contract;
 mod for_drivers;
 mod grid;
 mod hardware;
+mod host_shares;
 mod pieces;
 mod reader;
 mod sharing;
@@ -30,6 +32,7 @@ use crate::memory::weak::Weak;
 use crate::memory::{Memory, MemoryCheck};
 use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
+use host_shares::HostShares;
 use partita_device::{Activity, AddressRange, DeviceError, Event, Guards, Outcome, Work};
 use partita_model::{
     AddressPart, Bytes, DeviceAddress, DeviceFacts, GridCounters, HostTime, ModuleId, Nanos,
@@ -41,6 +44,7 @@ use sharing::Contexts;
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::time::Instant;
 use stream::{Front, Queued, Streams, Task};
 
 /// Cycles for which an SM runs before the others have their turn.
@@ -169,6 +173,8 @@ pub struct EmulatedGpu {
     groups: Vec<SmSet>,
     gated: SmSet,
     contexts: Contexts,
+    /// Shares of the host's time, where programs are served and no device time is kept.
+    shares: Option<HostShares>,
 }
 
 /// The guards that rewritten kernels need where the GPU checks as little as a real one does.
@@ -180,6 +186,13 @@ fn guards(spec: &Spec, options: &Options) -> Guards {
     }
     let bits = partita_ptx::fence::cell_bits(spec.memory_bytes.max(WINDOW_BYTES));
     Guards { cell_bits: Some(bits), ends: true }
+}
+
+/// Whether programs share the host's time, because the device keeps none.
+fn shares_host_time(options: &Options) -> bool {
+    options.timing == Timing::Off
+        && options.memory == MemoryOrder::InOrder
+        && options.host_time.is_some()
 }
 
 impl EmulatedGpu {
@@ -222,6 +235,7 @@ impl EmulatedGpu {
             groups: spec.sm_groups(),
             gated: SmSet::EMPTY,
             contexts: Contexts::default(),
+            shares: shares_host_time(&options).then(|| HostShares::new(sm::UNTIMED_BUDGET)),
             options,
             spec,
         }
@@ -333,6 +347,19 @@ impl EmulatedGpu {
         }
     }
 
+    /// The window that pays for a copy or fill, where windows share the host's time.
+    fn payer(&self, work: &Work) -> Option<WindowId> {
+        self.shares.as_ref()?;
+        self.memory.window_of(pieces::memory_of(work)?)
+    }
+
+    /// What began then is over, and a window pays for it.
+    fn charge(&mut self, payer: Option<WindowId>, began: Option<Instant>) {
+        if let (Some(shares), Some(payer), Some(began)) = (&mut self.shares, payer, began) {
+            shares.took(payer, began.elapsed(), None);
+        }
+    }
+
     /// Carries out the memory operation of a front that has ended.
     fn carry_out(&mut self, work: &Work) -> Result<(), DeviceError> {
         match work {
@@ -378,11 +405,21 @@ impl EmulatedGpu {
         let Some(stream) = self.streams.streams.get_mut(&id) else { return false };
         match stream.front.take() {
             Some((operation, Front::Until(time, work))) if time <= self.now => {
+                let payer = self.payer(&work);
+                if !self.shares.as_ref().zip(payer).is_none_or(|(all, one)| all.may_copy(one)) {
+                    if let Some(stream) = self.streams.streams.get_mut(&id) {
+                        stream.front = Some((operation, Front::Until(time, work)));
+                    }
+                    return false;
+                }
                 let (work, rest) = match self.options.timing {
                     Timing::Off => pieces::first(work),
                     Timing::On => (work, None),
                 };
-                let outcome = match (self.carry_out(&work), rest) {
+                let began = payer.map(|_| Instant::now());
+                let carried_out = self.carry_out(&work);
+                self.charge(payer, began);
+                let outcome = match (carried_out, rest) {
                     (Ok(()), Some(rest)) => {
                         self.did_piece = true;
                         let next = Front::Until(self.now + UNTIMED_OPERATION, rest);
@@ -542,6 +579,7 @@ impl EmulatedGpu {
                     news,
                     residency: self.residency,
                     executed: &mut executed,
+                    pace: None,
                 };
                 self.sms[best].place(operation, self.now, &mut around);
             }
@@ -559,11 +597,21 @@ impl EmulatedGpu {
             weak.tick(&mut self.memory);
         }
         let order = self.order_of_context();
+        let mut shares = self.shares.take();
+        if let Some(shares) = &mut shares {
+            let with_work = self.sms.iter().filter(|sm| sm.has_work(until));
+            shares.begin_turn(with_work.filter_map(|sm| sm.window(&self.grids)));
+        }
         for step in 0..count {
             let sm = &mut self.sms[(first + step) % count];
-            if sm.next_event().is_none_or(|time| time >= until) {
+            if !sm.has_work(until) {
                 continue;
             }
+            let run = shares.as_ref().zip(sm.window(&self.grids));
+            if run.is_some_and(|(shares, window)| !shares.may_run(window)) {
+                continue;
+            }
+            let run = run.map(|(shares, window)| (window, shares.run(window)));
             let mut around = Surroundings {
                 spec: &self.spec,
                 timed: self.options.timing == Timing::On,
@@ -576,9 +624,15 @@ impl EmulatedGpu {
                 news,
                 residency: self.residency,
                 executed: &mut executed,
+                pace: run.map(|(_, run)| run.pace),
             };
             sm.run(self.now, until, &mut around);
+            let pace = around.pace;
+            if let (Some(shares), Some((window, run)), Some(pace)) = (&mut shares, run, pace) {
+                shares.took(window, run.began.elapsed(), Some(pace.budget));
+            }
         }
+        self.shares = shares;
         executed
     }
 

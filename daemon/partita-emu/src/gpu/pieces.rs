@@ -8,6 +8,25 @@ use partita_model::DeviceAddress;
 /// Bytes of a piece. The host writes them in about the time of a turn of all SMs.
 const PIECE: u64 = 256 << 10;
 
+/// Operations on fewer bytes take so little of the host's time that nobody pays for it.
+const FREE: u64 = 16 << 10;
+
+/// An address of the device memory that a copy or fill of many bytes uses.
+pub(super) fn memory_of(work: &Work) -> Option<DeviceAddress> {
+    let (address, bytes) = match work {
+        Work::Fill { to, width, count, .. } => (*to, count.saturating_mul(u64::from(*width))),
+        Work::CopyOnDevice { to, bytes, .. } => (*to, *bytes),
+        Work::CopyToDevice { to, from } => (*to, from.bytes()),
+        Work::CopyToHost { to, from } => (*from, to.bytes()),
+        Work::Launch(_)
+        | Work::LaunchOn { .. }
+        | Work::Marker
+        | Work::Wait { .. }
+        | Work::WaitValue { .. } => return None,
+    };
+    (bytes > FREE).then_some(address)
+}
+
 /// The first piece of an operation on memory, and what is left of it.
 pub(super) fn first(work: Work) -> (Work, Option<Work>) {
     let after = |at: DeviceAddress| DeviceAddress(at.0 + PIECE);

@@ -2,6 +2,7 @@
 
 use super::grid::{Footprint, Grid, Stays};
 use super::hardware::{Hardware, MOST_PARTS};
+use super::host_shares::Pace;
 use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
 use crate::exec::cta::Cta;
@@ -16,9 +17,10 @@ use crate::spec::Spec;
 use crate::timing::memory::{SharedMemorySystem, SmMemory};
 use crate::timing::segment::{LONGEST, Segment};
 use partita_device::Fault;
-use partita_model::{OperationId, SmId};
+use partita_model::{OperationId, SmId, WindowId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Instant;
 use turns::{Turn, Turns};
 
 pub mod context;
@@ -37,7 +39,7 @@ const TURNS_BEFORE_RELEASE: u32 = 16;
 /// Instructions after which a loop without global memory yields, where time is kept.
 const LOOP_BUDGET: u32 = 64;
 /// Instructions of a team's turn where time is not kept.
-const UNTIMED_BUDGET: u32 = 512;
+pub const UNTIMED_BUDGET: u32 = 512;
 
 /// Consecutive turns of one team where time is not kept. The team's data stays in the host's
 /// caches.
@@ -154,6 +156,8 @@ pub struct Surroundings<'a> {
     pub residency: bool,
     /// Warp instructions executed.
     pub executed: &'a mut u64,
+    /// How the SM runs, where windows have shares of the host's time.
+    pub pace: Option<Pace>,
 }
 
 /// A report of an SM.
@@ -223,6 +227,19 @@ impl Sm {
     #[must_use]
     pub fn next_event(&self) -> Option<u64> {
         self.queue.first().map(|turn| turn.time)
+    }
+
+    /// Whether it has something to do before `until`.
+    #[must_use]
+    pub fn has_work(&self, until: u64) -> bool {
+        self.next_event().is_some_and(|time| time < until)
+    }
+
+    /// The window of the grid whose CTAs came first.
+    #[must_use]
+    pub fn window(&self, grids: &BTreeMap<OperationId, Grid>) -> Option<WindowId> {
+        let (operation, ..) = self.present.first()?;
+        grids.get(operation).map(|grid| grid.window)
     }
 
     /// Whether a CTA of that size has room.
@@ -341,6 +358,9 @@ impl Sm {
                 self.take(turn, until, around);
             }
             self.queue.end();
+            if around.pace.is_some_and(|pace| pace.is_over) {
+                break;
+            }
         }
     }
 
@@ -373,8 +393,15 @@ impl Sm {
         for _ in 0..TURNS_IN_A_ROW {
             let Some(time) = next.filter(|&time| time < until) else { break };
             self.favoured = Some((slot, team));
+            let began = around.pace.map(|_| Instant::now());
             self.turn(slot, team, time, until, around);
             next = self.again.take();
+            if let (Some(pace), Some(began)) = (&mut around.pace, began) {
+                pace.turn_took(began, Instant::now());
+                if pace.is_over {
+                    break;
+                }
+            }
         }
         self.favoured = None;
         if let Some(time) = next {
@@ -401,7 +428,8 @@ impl Sm {
         };
         let pc = team.fragments[index].pc;
         let mut start = time;
-        let mut limits = Limits { end: NOWHERE, budget: UNTIMED_BUDGET };
+        let budget = around.pace.map_or(UNTIMED_BUDGET, |pace| pace.budget);
+        let mut limits = Limits { end: NOWHERE, budget };
         let mut segment = *grid.program.segments.at(pc);
         if around.timed {
             let times = &mut resident.times[team_index];

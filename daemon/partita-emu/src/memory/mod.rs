@@ -416,6 +416,15 @@ impl Memory {
         self.used
     }
 
+    /// The window whose addresses include this one.
+    #[must_use]
+    pub fn window_of(&self, address: DeviceAddress) -> Option<WindowId> {
+        let mut windows = self.windows.iter();
+        windows.find_map(|(id, window)| {
+            (address.0.wrapping_sub(window.base) < window.bytes).then_some(*id)
+        })
+    }
+
     /// The view around `address`, and the view's first address.
     fn find(&self, address: u64) -> Option<(u64, View)> {
         let (&start, &view) = self.views.range(..=address).next_back()?;

@@ -12,6 +12,7 @@ use partita_wire::Arena;
 use rustix::fs::fstat;
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::thread;
 use std::time::{Duration, Instant};
 
 /// The least time between two looks.
@@ -60,8 +61,14 @@ impl MemoryWatch {
     /// Nothing of a session is left on the device.
     pub(super) fn released(&mut self, session: SessionId) {
         let Some((_, arena)) = self.ending.remove(&session) else { return };
-        // The program may live on, and its pages with it.
-        if let Err(error) = arena.discard(0, arena.size()) {
+        // The program may live on, and its pages with it. The system takes a quarter of a second
+        // for 1 GiB, for which nobody else should wait.
+        let discard = move || {
+            if let Err(error) = arena.discard(0, arena.size()) {
+                tracing::warn!(session = session.0, %error, "its memory stays until it exits");
+            }
+        };
+        if let Err(error) = thread::Builder::new().name("discard".into()).spawn(discard) {
             tracing::warn!(session = session.0, %error, "its memory stays until it exits");
         }
     }

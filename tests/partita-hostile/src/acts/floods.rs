@@ -69,11 +69,12 @@ fn launch_in_streams(attack: &mut Attack, client: &Client, shape: &Shape, steps:
     }
     loop {
         for stream in &streams {
+            // The other streams have work meanwhile: the SMs never wait for this process.
+            attack.tally.count(session.synchronize(Some(*stream)))?;
             let shape = Shape { stream: *stream, ..*shape };
             attack.tally.count(client.launch("busy", &shape, client.data, &[steps]))?;
             attack.tally.count(session.fill(*stream, client.data, 0, 1, client::BYTES))?;
         }
-        attack.tally.count(session.synchronize(None))?;
     }
 }
 
