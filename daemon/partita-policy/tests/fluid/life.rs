@@ -4,8 +4,8 @@
 use crate::simulator::{Program, Random, Simulator, check_orders, gpu};
 use crate::terms::entitlement;
 use partita_model::{
-    ApplicationId, Class, DecisionRecord, Entitlement, Nanos, Note, Progress, Share, SmSet,
-    TenantId, Traffic,
+    ApplicationId, Class, DecisionRecord, Entitlement, Nanos, Note, Priority, Progress, Share,
+    SmSet, TenantId, Terms, Traffic,
 };
 use partita_policy::{
     ApplicationObservation, CdSearch, CdSearchSettings, Character, Demand, Even, Everyone,
@@ -138,6 +138,42 @@ fn a_group_that_comes_again_goes_on_where_it_was() {
     simulator.running.pop();
     simulator.advance(20_000);
     assert_eq!((simulator.active(ids[0]), classifications(&simulator)), (found, 2));
+}
+
+/// A server needs other numbers of SMs from request to request, and pauses between them.
+#[test]
+fn two_beside_a_server_are_searched_once() {
+    let mut simulator = simulator(24, 9);
+    let server = simulator.arrive(unlike()[1]);
+    let ids = unlike().map(|program| simulator.arrive(program));
+    let terms = |priority| Terms { priority: Some(priority), ..Terms::default() };
+    let entitled = |priority| Entitlement::of(&terms(priority), 24);
+    for running in &mut simulator.running[1..] {
+        running.entitlement = entitled(Priority::Batch);
+    }
+    let need = |simulator: &mut Simulator, sms| {
+        let entitlement = entitled(Priority::Latency);
+        simulator.running[0].entitlement = Entitlement { need: Some(sms), ..entitlement };
+    };
+    need(&mut simulator, 8);
+    simulator.converge();
+    simulator.running[0].has_work = false;
+    simulator.advance(800_000);
+    simulator.converge();
+    let found = ids.map(|id| simulator.active(id));
+    assert!(found[0] < 12, "{found:?}");
+    let searched = classifications(&simulator);
+    for sms in [4, 9, 6, 12, 5] {
+        need(&mut simulator, sms);
+        simulator.running[0].has_work = true;
+        simulator.advance(simulator.drain + 1_000);
+        assert_eq!(simulator.active(server), sms);
+        simulator.advance(100_000);
+        simulator.running[0].has_work = false;
+        simulator.advance(800_000);
+        assert_eq!(ids.map(|id| simulator.active(id)), found, "after {sms}");
+    }
+    assert_eq!(classifications(&simulator), searched);
 }
 
 #[test]

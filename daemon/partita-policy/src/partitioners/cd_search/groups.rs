@@ -7,9 +7,14 @@
 //!
 //! A group is known by its applications, their bounds, and the SMs that it was given. [`MOST`]
 //! groups are remembered.
+//!
+//! Bounds move with what a `latency` application needs. A group whose search has ended gives its
+//! classes, curves and plan to the same applications under other bounds: its plan is cut to these,
+//! and watched. So two applications beside a server are searched once, not once for each need.
 
 use super::watch::Pauses;
 use super::{CdSearch, Member, Stage, search::Search};
+use crate::plans::{allot, fitted};
 use crate::{Bounds, Decision, Plan, Sample};
 use partita_model::{ApplicationId, Class, SmSet};
 use std::collections::BTreeMap;
@@ -55,6 +60,34 @@ impl Groups {
     fn take(&mut self, group: &[(ApplicationId, Bounds)], sms: SmSet) -> Option<Found> {
         self.away.remove(group).filter(|found| found.sms == sms)
     }
+
+    /// What was found last of the same applications under other bounds, cut to these bounds.
+    fn alike(&self, group: &[(ApplicationId, Bounds)], sms: SmSet) -> Option<Found> {
+        let ids = || group.iter().map(|(application, _)| *application);
+        let is_alike = |known: &Group, found: &Found| {
+            let same = known.iter().map(|(application, _)| *application).eq(ids());
+            same && found.sms == sms && found.stage == Stage::Watch
+        };
+        let known = self.away.iter().filter(|(known, found)| is_alike(known, found));
+        let (_, found) = known.max_by_key(|(_, found)| found.left)?;
+        let mut found = found.clone();
+        let had: Vec<(ApplicationId, SmSet)> = ids().map(|id| (id, found.plan.sms(id))).collect();
+        let wanted: Vec<u16> = had.iter().map(|(_, sms)| sms.len()).collect();
+        let bounds: Vec<Bounds> = group.iter().map(|(_, bounds)| *bounds).collect();
+        let counts = fitted(sms.len(), &wanted, &bounds);
+        found.plan = allot(sms, &had, &counts);
+        found.gated = found.gated.difference(&found.plan.taken());
+        for ((member, bounds), (before, now)) in
+            found.members.iter_mut().zip(bounds).zip(wanted.iter().zip(&counts))
+        {
+            member.bounds = bounds;
+            // The level is that of a number of SMs; the curve tells those of others.
+            if before != now {
+                member.level = None;
+            }
+        }
+        Some(found)
+    }
 }
 
 impl CdSearch {
@@ -76,7 +109,8 @@ impl CdSearch {
             self.groups.keep(before, found);
         }
         let group: Group = sample.applications.iter().map(|a| (a.application, a.bounds)).collect();
-        let Some(found) = self.groups.take(&group, sample.sms) else {
+        let known = self.groups.take(&group, sample.sms);
+        let Some(found) = known.or_else(|| self.groups.alike(&group, sample.sms)) else {
             self.pauses = Pauses::new(self.settings.pause);
             return self.begin(sample, Vec::new());
         };
