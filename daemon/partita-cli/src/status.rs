@@ -96,6 +96,10 @@ fn render(report: &StatusReport) -> String {
             let (id, time) = (application.id, nanos(time));
             let _ = writeln!(text, "\n{id} has made no progress for {time}: see `partita why`");
         }
+        if let Some(time) = application.lent_ns.filter(|time| *time > 0) {
+            let (id, time) = (application.id, nanos(time));
+            let _ = writeln!(text, "\n{id} has lent SMs of its minimum for {time}");
+        }
         if application.copies_waiting > 0 {
             let (id, copies) = (application.id, application.copies_waiting);
             let _ = writeln!(text, "\n{id}: copies that wait for their turn: {copies}");
@@ -304,6 +308,9 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         report.applications[0].stuck_ns = Some(2_000_000);
         let stuck = "\n\napplication 1 has made no progress for 2.0 ms: see `partita why`\n";
         assert!(render(&report).ends_with(stuck), "{}", render(&report));
+        report.applications[0].lent_ns = Some(2_500_000_000);
+        let lent = "\napplication 1 has lent SMs of its minimum for 2.5 s\n";
+        assert!(render(&report).contains(lent), "{}", render(&report));
         report.applications[0].copies_waiting = 3;
         let copies = "\napplication 1: copies that wait for their turn: 3\n";
         assert!(render(&report).ends_with(copies), "{}", render(&report));

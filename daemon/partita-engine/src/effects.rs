@@ -41,6 +41,8 @@ pub(crate) enum Effect {
     PumpSession(SessionId),
     /// Launches that wait for room or for their turn may go.
     PumpWaiting,
+    /// A wait of the host of an application with a latency target has ended.
+    Waited(ApplicationId),
     /// An operation has failed. The failure of its session has gone before.
     Failed { operation: OperationId, time: Nanos },
     /// What waits for an operation goes on. A failure of its session has gone before.

@@ -31,9 +31,10 @@ impl Metered {
         usage.sm_ns = usage.sm_ns.saturating_add(u64::from(self.sms).saturating_mul(time));
         if self.works {
             usage.busy_ns = usage.busy_ns.saturating_add(time);
-            if self.sms < self.minimum {
-                usage.short_ns = usage.short_ns.saturating_add(time);
-            }
+        }
+        if self.sms < self.minimum {
+            let missing = if self.works { &mut usage.short_ns } else { &mut usage.lent_ns };
+            *missing = missing.saturating_add(time);
         }
         usage
     }
@@ -192,6 +193,21 @@ mod tests {
         meter.device_lost(Nanos(420));
         let usage = meter.usage(A, Nanos(500));
         assert_eq!((usage.busy_ns, usage.short_ns), (120, 40));
+    }
+
+    #[test]
+    fn a_minimum_is_lent_while_there_is_no_work() {
+        let mut meter = Meter::default();
+        meter.promised(A, Nanos(0), 4);
+        meter.granted(A, Nanos(0), &SmSet::range(0, 4));
+        meter.works(A, Nanos(100), true);
+        meter.works(A, Nanos(200), false);
+        meter.granted(A, Nanos(260), &SmSet::range(0, 1));
+        assert_eq!(meter.usage(A, Nanos(300)).lent_ns, 40);
+        meter.works(A, Nanos(500), true);
+        meter.granted(A, Nanos(530), &SmSet::range(0, 4));
+        let usage = meter.usage(A, Nanos(600));
+        assert_eq!((usage.lent_ns, usage.short_ns), (240, 30));
     }
 
     #[test]

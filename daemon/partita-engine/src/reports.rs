@@ -33,10 +33,23 @@ impl Engine {
                 copies_waiting: ids.clone().map(|id| machines.sessions.copies_waiting(*id)).sum(),
                 entitlement: Some(application.entitlement).filter(|own| !own.is_silent()),
                 target: account.and_then(Account::target),
+                lent_ns: None,
                 kernels: self.kernel_reports(id),
             }
         };
         machines.sessions.applications().map(report).collect()
+    }
+
+    /// The same, with the time until now for which each has lent SMs of its minimum.
+    #[must_use]
+    pub fn application_reports_now(&self, device: &dyn Device) -> Vec<ApplicationReport> {
+        let mut reports = self.application_reports();
+        for report in &mut reports {
+            if report.entitlement.is_some_and(|entitlement| entitlement.min > 0) {
+                report.lent_ns = Some(self.common.meter.usage(report.id, device.now()).lent_ns);
+            }
+        }
+        reports
     }
 
     /// CTAs of original work that an application has completed at this moment: what

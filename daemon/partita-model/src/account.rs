@@ -97,6 +97,10 @@ pub struct Usage {
     /// Those of them in which it had fewer SMs than its minimum.
     #[serde(default)]
     pub short_ns: u64,
+    /// Nanoseconds of device time for which it lent SMs of its minimum: it had no work that keeps
+    /// to its SMs, and fewer SMs than its minimum.
+    #[serde(default)]
+    pub lent_ns: u64,
 }
 
 /// Counts over all applications of a GPU since its start.

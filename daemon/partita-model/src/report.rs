@@ -186,6 +186,10 @@ pub struct ApplicationReport {
     /// What became of its latency target, where it has one that counts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<TargetReport>,
+    /// Device time in nanoseconds for which it has lent SMs of its minimum; absent where it has no
+    /// minimum.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lent_ns: Option<u64>,
     /// Kernels that it has launched so far, in order of first launch.
     pub kernels: Vec<KernelReport>,
 }

@@ -77,7 +77,8 @@ impl Entitlements {
                 if yields { &mut yielding } else { &mut common }.insert((id, entitlement.weight));
             }
         }
-        if running.len() >= usize::from(total) {
+        let is_anyone_else = !common.is_empty() || !yielding.is_empty();
+        if running.len() + usize::from(is_anyone_else) > usize::from(total) {
             // They do not fit, minima or not.
             common.extend(sample.applications.iter().filter_map(|a| {
                 running.contains(&a.application).then_some((a.application, a.entitlement.weight))
@@ -471,6 +472,19 @@ mod tests {
         }
         assert_eq!(turns.remove(&ApplicationId(1)), Some(40));
         assert!(turns.values().all(|turns| *turns == 20), "{turns:?}");
+    }
+
+    #[test]
+    fn as_many_minima_as_sms_take_no_turns() {
+        let minimum = entitled(1, ANY, 1, Priority::Normal);
+        let admitted = |of: &[Entitlement]| {
+            let mut selected = Selected::default();
+            Entitlements::default().admit(&sample(4, of), &mut selected);
+            selected.together.len()
+        };
+        assert_eq!(admitted(&[minimum; 4]), 4);
+        assert_eq!(given(4, &[minimum; 4], &[1; 4]), [1; 4]);
+        assert_eq!(admitted(&[minimum; 5]), 4, "turns");
     }
 
     fn any_entitlement() -> impl Strategy<Value = Entitlement> {

@@ -294,6 +294,12 @@ impl Page {
         let metric =
             ("partition_short", "That in which it had fewer SMs than its minimum", time.clone());
         counters(encoder, metric, of(|one| Some(seconds(one.account.usage.short_ns))))?;
+        let metric = (
+            "partition_minimum_lent",
+            "Time without such work and with fewer SMs than its minimum",
+            time.clone(),
+        );
+        counters(encoder, metric, of(|one| Some(seconds(one.account.usage.lent_ns))))?;
         let metric = ("partition_minimum_sms", "SMs that it has whenever it has work", None);
         gauges(encoder, metric, of(|one| Some(one.account.entitlement?.min.into())))?;
         let metric =
@@ -388,6 +394,7 @@ mod tests {
                 progress,
                 busy_ns: 2_000_000_000,
                 short_ns: 500_000_000,
+                lent_ns: 250_000_000,
                 ..Usage::default()
             },
         };
@@ -413,6 +420,7 @@ mod tests {
             &format!("partita_partition_progress_ratio{labels} 0.5"),
             &format!("partita_partition_busy_seconds_total{labels} 2.0"),
             &format!("partita_partition_short_seconds_total{labels} 0.5"),
+            &format!("partita_partition_minimum_lent_seconds_total{labels} 0.25"),
             &format!("partita_partition_minimum_sms{labels} 8.0"),
             &format!("partita_partition_maximum_sms{labels} 16.0"),
             &format!("partita_partition_target_seconds{labels} 0.005"),

@@ -19,11 +19,16 @@
 //!   is held back.
 //! - A launch in slices waits as an original does. Where there are no rests, it takes a new ticket
 //!   behind each slice ([`super::slice`]).
-//! - Inside an application launches start in order of their tickets, as room allows.
+//! - Inside an application launches start in order of their streams' priorities and then of their
+//!   tickets, as room allows. Priorities decide among launches that keep to a partition: an
+//!   original that goes before others of its application would keep their lower ticket waiting.
 //!
-//! Nobody starves: only finitely many launches hold a lower ticket, none is added, and rests and
-//! holding back end. Nobody deadlocks: the launch with the lowest ticket waits only for what is in
-//! flight, which ends without it, and for the end of a rest or of holding back.
+//! No application starves: only finitely many launches hold a lower ticket, none is added, and
+//! rests and holding back end. Launches of a lower priority wait as long as their own program
+//! launches others. Nobody deadlocks: no original waits for launches of its application, and the
+//! original with the lowest ticket waits only for what is in flight, which ends without it, and for
+//! the end of a rest or of holding back. A launch that keeps to a partition waits for originals,
+//! and for the first launch of its application, which waits for originals only.
 
 use super::Launches;
 use super::spec::{Launch, Outlook, Pending, Place};
@@ -72,7 +77,7 @@ impl Launches {
         }
         if is_confined {
             // An own launch goes first.
-            return !waiting.is_before(id, (Kind::Confined, application))
+            return !waiting.is_own_before((place.priority, id), application)
                 && !self.starved.values().any(|starved| *starved == application);
         }
         if own.originals > 0 {
@@ -137,12 +142,13 @@ impl Launches {
 
     /// Enters a launch that has to wait for room or for its turn.
     pub(crate) fn wait_for_turn(&mut self, turn: &Turn<'_>, place: Place, pending: &Pending) {
-        let Place { session, application, stream, main } = place;
+        let Place { session, application, stream, main, priority } = place;
         let kind = Kind::of(pending.is_confined());
         if kind == Kind::Alone {
             self.look_after_urgent(application, turn.now());
         }
-        self.waiting.insert(pending.ticket(main), Waiting { application, session, stream, kind });
+        let waiting = Waiting { application, session, stream, kind, priority };
+        self.waiting.insert(pending.ticket(main), waiting);
     }
 
     /// The waiting launches that may be the next to start: the first of each application and kind,
@@ -157,7 +163,7 @@ impl Launches {
         (id, gone): (OperationId, Waiting),
     ) -> Option<(OperationId, Waiting)> {
         let is_gone = !self.waiting.contains(id);
-        is_gone.then(|| self.waiting.behind(id, (gone.kind, gone.application))).flatten()
+        is_gone.then(|| self.waiting.behind(id, gone)).flatten()
     }
 
     /// Whether launches of other applications wait for room or for their turn.

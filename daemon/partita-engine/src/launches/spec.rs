@@ -269,6 +269,8 @@ pub(crate) struct Place {
     pub(crate) stream: StreamId,
     /// The operation of its main grid.
     pub(crate) main: OperationId,
+    /// The priority of its stream, as CUDA has it: lower numbers go first.
+    pub(crate) priority: i32,
 }
 
 impl Place {

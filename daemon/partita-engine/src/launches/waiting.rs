@@ -1,11 +1,13 @@
 //! Launches at the head of their stream that wait for room or for their turn.
 //!
-//! They stand in queues, one for each application and [`Kind`]. Inside a queue the order of tickets
-//! decides ([`super::admission`]), so nobody looks behind a queue's first launch. What this page
-//! costs depends on the number of applications that wait, not on the number of their launches.
+//! They stand in queues, one for each application and [`Kind`]. Inside a queue the priorities of
+//! streams decide, and then the order of tickets ([`super::admission`]), so nobody looks behind a
+//! queue's first launch. What this page costs depends on the number of applications that wait and
+//! of priorities, not on the number of launches.
 
 use partita_model::{ApplicationId, OperationId, SessionId, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 
 /// What a launch waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -29,10 +31,34 @@ pub(crate) struct Waiting {
     pub(crate) session: SessionId,
     pub(crate) stream: StreamId,
     pub(super) kind: Kind,
+    /// The priority of its stream: lower numbers go first.
+    pub(super) priority: i32,
 }
 
+impl Waiting {
+    /// Where a launch with this ticket stands in its queue.
+    fn rank(&self, id: OperationId) -> Rank {
+        match self.kind {
+            Kind::Confined => (self.priority, id),
+            Kind::Alone => (0, id),
+        }
+    }
+}
+
+/// Priority and ticket.
+type Rank = (i32, OperationId);
+type Queue = BTreeSet<Rank>;
 /// The launches that wait of one kind, by application. No queue is empty.
-type Queues = BTreeMap<ApplicationId, BTreeSet<OperationId>>;
+type Queues = BTreeMap<ApplicationId, Queue>;
+
+/// The lowest ticket of a queue.
+fn lowest(queue: &Queue) -> Option<OperationId> {
+    let behind = |&(priority, _): &Rank| {
+        let last = Bound::Excluded((priority, OperationId(u64::MAX)));
+        queue.range((last, Bound::Unbounded)).next().copied()
+    };
+    std::iter::successors(queue.first().copied(), behind).map(|(_, ticket)| ticket).min()
+}
 
 /// All launches that wait.
 #[derive(Debug, Default)]
@@ -47,16 +73,17 @@ impl WaitingLaunches {
     pub(super) fn insert(&mut self, id: OperationId, waiting: Waiting) {
         self.remove(id);
         self.all.insert(id, waiting);
-        self.queues_mut(waiting.kind).entry(waiting.application).or_default().insert(id);
+        let queue = self.queues_mut(waiting.kind).entry(waiting.application).or_default();
+        queue.insert(waiting.rank(id));
     }
 
     pub(super) fn remove(&mut self, id: OperationId) {
-        let Some(Waiting { application, kind, .. }) = self.all.remove(&id) else { return };
-        let queues = self.queues_mut(kind);
-        if let Some(queue) = queues.get_mut(&application) {
-            queue.remove(&id);
+        let Some(waiting) = self.all.remove(&id) else { return };
+        let queues = self.queues_mut(waiting.kind);
+        if let Some(queue) = queues.get_mut(&waiting.application) {
+            queue.remove(&waiting.rank(id));
             if queue.is_empty() {
-                queues.remove(&application);
+                queues.remove(&waiting.application);
             }
         }
     }
@@ -85,17 +112,14 @@ impl WaitingLaunches {
     pub(super) fn first(&self) -> BTreeMap<OperationId, Waiting> {
         let queues = self.confined.values().chain(self.alone.values());
         let first = queues.filter_map(BTreeSet::first);
-        first.filter_map(|&id| Some((id, *self.all.get(&id)?))).collect()
+        first.filter_map(|&(_, id)| Some((id, *self.all.get(&id)?))).collect()
     }
 
-    /// The launch behind a ticket in a queue.
-    pub(super) fn behind(
-        &self,
-        id: OperationId,
-        of: (Kind, ApplicationId),
-    ) -> Option<(OperationId, Waiting)> {
-        let queue = self.queues(of.0).get(&of.1)?;
-        let next = *queue.range(OperationId(id.0 + 1)..).next()?;
+    /// The launch behind one in its queue, which need not be there any more.
+    pub(super) fn behind(&self, id: OperationId, gone: Waiting) -> Option<(OperationId, Waiting)> {
+        let queue = self.queues(gone.kind).get(&gone.application)?;
+        let behind = (Bound::Excluded(gone.rank(id)), Bound::Unbounded);
+        let (_, next) = *queue.range(behind).next()?;
         Some((next, *self.all.get(&next)?))
     }
 
@@ -112,18 +136,15 @@ impl WaitingLaunches {
     ) -> impl Iterator<Item = ApplicationId> {
         let queues = self.queues(kind).iter();
         let before =
-            queues.filter(move |(_, queue)| queue.first().is_some_and(|first| *first < id));
+            queues.filter(move |(_, queue)| lowest(queue).is_some_and(|lowest| lowest < id));
         before.map(|(application, _)| *application)
     }
 
-    /// Whether an application waits with a lower ticket.
-    pub(super) fn is_before(
-        &self,
-        id: OperationId,
-        (kind, application): (Kind, ApplicationId),
-    ) -> bool {
-        let first = self.queues(kind).get(&application).and_then(BTreeSet::first);
-        first.is_some_and(|first| *first < id)
+    /// Whether a launch that keeps to its application's partition has others of the application
+    /// before it.
+    pub(super) fn is_own_before(&self, rank: Rank, application: ApplicationId) -> bool {
+        let first = self.confined.get(&application).and_then(BTreeSet::first);
+        first.is_some_and(|first| *first < rank)
     }
 
     fn queues(&self, kind: Kind) -> &Queues {
@@ -151,12 +172,46 @@ mod tests {
         let mut waiting = WaitingLaunches::default();
         for kind in [Kind::Confined, Kind::Alone] {
             let (session, stream) = (SessionId(1), StreamId(1));
-            waiting.insert(id, Waiting { application, session, stream, kind });
+            waiting.insert(id, Waiting { application, session, stream, kind, priority: 0 });
         }
         assert_eq!(waiting.of_kind(Kind::Confined).count(), 0);
-        assert!(waiting.is_before(OperationId(6), (Kind::Alone, application)));
-        assert!(!waiting.is_before(id, (Kind::Alone, application)));
+        let is_before = |id: u64| waiting.before(OperationId(id), Kind::Alone).count() > 0;
+        assert!(is_before(6) && !is_before(5));
         waiting.remove(id);
         assert!(waiting.is_empty() && waiting.first().is_empty());
+    }
+
+    #[test]
+    fn priorities_go_before_tickets_and_the_lowest_ticket_counts_for_others() {
+        let mut waiting = WaitingLaunches::default();
+        let one = |kind, priority| Waiting {
+            application: ApplicationId(1),
+            session: SessionId(1),
+            stream: StreamId(1),
+            kind,
+            priority,
+        };
+        for (id, priority) in [(5, 0), (6, -1), (7, -1), (8, 0)] {
+            waiting.insert(OperationId(id), one(Kind::Confined, priority));
+        }
+        let mut order = Vec::new();
+        let (mut id, mut next) = waiting.first().pop_first().unwrap();
+        loop {
+            order.push(id.0);
+            waiting.remove(id);
+            let Some(behind) = waiting.behind(id, next) else { break };
+            (id, next) = behind;
+        }
+        assert_eq!(order, [6, 7, 5, 8]);
+        waiting.insert(OperationId(5), one(Kind::Confined, 0));
+        waiting.insert(OperationId(9), one(Kind::Confined, -1));
+        assert!(waiting.before(OperationId(6), Kind::Confined).count() == 1);
+        assert!(waiting.is_own_before((0, OperationId(4)), ApplicationId(1)));
+        assert!(!waiting.is_own_before((-2, OperationId(10)), ApplicationId(1)));
+        // Kernels that run alone keep the order of their tickets.
+        for (id, priority) in [(20, 0), (21, -1)] {
+            waiting.insert(OperationId(id), one(Kind::Alone, priority));
+        }
+        assert!(waiting.first().contains_key(&OperationId(20)));
     }
 }

@@ -102,6 +102,9 @@ impl Machines {
             let round = self.places(self.handover.ledger().sms(), spec.cta);
             self.observer.saw_slice(turn, spec, took, round);
         }
+        // A slice that is not the last leaves its launch to run.
+        let is_last = over.is_confined || spec.is_last();
+        let alone = launch.begun().filter(|_| !over.is_confined);
         if over.complete {
             self.meter(turn, id, time);
             self.learn_time(turn, id, time);
@@ -112,8 +115,14 @@ impl Machines {
         if over.complete {
             account.launch_completed();
         }
+        if let Some(begun) = alone {
+            account.took_alone(time.saturating_sub(begun));
+        }
         if over.is_confined {
             self.observer.demand_ended(turn, application, 1);
+        }
+        if is_last {
+            self.observer.over(application, turn.now(), 1);
         }
         self.finish(turn, id)
     }
@@ -228,6 +237,7 @@ impl Machines {
         let Some(dropped) = self.sessions.drop_queued(turn, session) else { return };
         self.launches.forget_queued(session);
         self.observer.demand_ended(turn, dropped.application, dropped.confined);
+        self.observer.over(dropped.application, turn.now(), dropped.launches);
         self.launches.cancel(turn, session);
     }
 

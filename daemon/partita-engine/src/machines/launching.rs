@@ -141,15 +141,17 @@ impl Machines {
         {
             turn.push(Effect::Replan);
         }
-        let now = turn.now();
-        if !pending.is_confined() {
-            return;
-        }
+        let is_confined = pending.is_confined();
+        let ctas_per_sm = self.handover.ledger().occupancy(pending.spec.cta);
+        let (launch, how) = ((application, &pending.spec), (is_confined, ctas_per_sm));
         let is_urgent = |a: &Application| a.entitlement.priority == Priority::Latency;
-        if self.observer.needs(application, now, pending.spec.ctas())
+        if self.observer.queued(turn, launch, how)
             && self.sessions.application(application).is_some_and(is_urgent)
         {
             turn.push(Effect::Replan);
+        }
+        if !is_confined {
+            return;
         }
         if self.observer.demand_began(turn, application) {
             turn.push(Effect::Join(application));
@@ -282,7 +284,10 @@ impl Machines {
                 let place = self.place(session, stream, id).ok_or(Bug::NoStream(stream))?;
                 match self.start(turn, place, pending) {
                     Start::Submit(work) => (work, self.expected_time(turn, launch)),
-                    Start::Failed => return Ok(Pumped::Failed),
+                    Start::Failed => {
+                        self.observer.over(place.application, turn.now(), 1);
+                        return Ok(Pumped::Failed);
+                    }
                     Start::Part(part) => return self.submit_part(turn, id, *part),
                     Start::Later(pending) => {
                         self.launches.forget_waiting(pending.ticket(id));
@@ -330,8 +335,9 @@ impl Machines {
     }
 
     fn place(&self, session: SessionId, stream: StreamId, main: OperationId) -> Option<Place> {
-        let application = self.sessions.get(session)?.application();
-        Some(Place { session, application, stream, main })
+        let record = self.sessions.get(session)?;
+        let (application, priority) = (record.application(), record.priority_of(stream)?);
+        Some(Place { session, application, stream, main, priority })
     }
 
     // Starts.

@@ -68,6 +68,7 @@ impl Machines {
             Effect::PumpStream(session, stream) => self.pump_appended(turn, session, stream),
             Effect::PumpSession(session) => self.pump_session(turn, session),
             Effect::PumpWaiting => self.pump_waiting(turn),
+            Effect::Waited(application) => self.observer.waited(application),
             Effect::Failed { operation, time } => self.ended(turn, operation, time, false),
             Effect::Retire { operation, time } => self.retire(turn, operation, time),
         }

@@ -1,5 +1,6 @@
 //! What one application has done since it came.
 
+use super::composition::{Part, Prior};
 use super::gaps::Gaps;
 use super::need::Need;
 use super::right_size::RightSize;
@@ -26,6 +27,9 @@ pub(crate) struct Account {
     /// Launches of workers and tickets queued or in flight.
     demand: usize,
     idle_since: Nanos,
+    /// Launches of all forms queued or in flight, and when the last of them ended.
+    work: usize,
+    rests_since: Nanos,
     /// Times without work between two launches.
     gaps: Gaps,
     /// The longest time for which it keeps its SMs without work.
@@ -104,13 +108,39 @@ impl Account {
         self.right_size.sms().map_or(usable, |fewest| usable.min(fewest))
     }
 
-    /// A launch of `ctas` CTAs is queued. Whether the application needs more SMs than before.
-    pub(super) fn needs(&mut self, now: Nanos, ctas: u64) -> bool {
-        if self.demand == 0 && now > self.lends_at() {
-            self.right_size.ended(self.idle_since);
+    /// A launch is queued. Whether the application needs more SMs than before.
+    pub(super) fn queued(&mut self, now: Nanos, part: Part, prior: Prior<'_>) -> bool {
+        let grace = self.gaps.grace(self.longest_grace);
+        if self.work == 0 && now > self.rests_since + grace {
+            self.right_size.paused(self.rests_since, prior);
         }
+        self.work += 1;
+        let needs_more = match &part {
+            Part::Own(size) => self.need.saw(now, size.ctas),
+            Part::Alone => false,
+        };
         // Both take note of the launch.
-        self.need.saw(now, ctas) | self.right_size.launched(now, ctas)
+        needs_more | self.right_size.launched(now, part, prior)
+    }
+
+    /// `launches` launches of any form are over.
+    pub(super) fn over(&mut self, now: Nanos, launches: usize) {
+        self.work = self.work.saturating_sub(launches);
+        if self.work == 0 && launches > 0 {
+            self.rests_since = now;
+        }
+    }
+
+    /// A launch that ran alone, or a slice, took so long.
+    pub(crate) fn took_alone(&mut self, time: Nanos) {
+        self.right_size.took_alone(time);
+    }
+
+    /// A wait of the host has ended.
+    pub(super) fn waited(&mut self, prior: Prior<'_>) {
+        if self.work == 0 {
+            self.right_size.waited(self.rests_since, prior);
+        }
     }
 
     /// Sets the latency target.
@@ -292,7 +322,7 @@ impl Account {
 
     /// All work is gone with the device.
     pub(super) fn forget_work(&mut self) {
-        self.demand = 0;
+        (self.demand, self.work) = (0, 0);
         self.active = false;
     }
 }

@@ -4,6 +4,7 @@
 //! | --- | --- |
 //! | `account` | what each application has done |
 //! | `accounts` | all accounts, and which applications have work or take part in sharing |
+//! | `composition` | what requests consist of, and what they would take on other SMs |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
 //! | `gaps` | how long an application without work keeps its SMs |
 //! | `need` | how many SMs an application can use |
@@ -18,6 +19,7 @@
 
 mod account;
 mod accounts;
+mod composition;
 mod cta_times;
 mod gaps;
 mod hit_rates;
@@ -38,6 +40,7 @@ use crate::launches::{Count, Measured, Pending, Spec};
 use crate::turn::Turn;
 use crate::{About, LogLevel};
 use accounts::Accounts;
+use composition::{Part, Size};
 use cta_times::CtaTimes;
 use hit_rates::{HitRates, at_rate};
 use launch_times::LaunchTimes;
@@ -46,6 +49,7 @@ use partita_model::profile::{KernelProfile, LaunchShape};
 use partita_model::{
     ApplicationId, DeviceAddress, GridCounters, Nanos, SessionId, Timekeeping, Traffic, WindowId,
 };
+use partita_policy::latency::{Fitted, Gpu, Work};
 use partita_policy::{
     Character, Deciders, Even, Everyone, Kind, Launched, Observation, Policy, PolicySettings,
     traffic_of,
@@ -53,6 +57,9 @@ use partita_policy::{
 use profiling::Profiles;
 use slices::Slices;
 use std::sync::Arc;
+
+/// Nanoseconds of a launch before its first CTA, as the latency model takes them to be.
+const LAUNCH: f64 = 2_500.0;
 
 /// The machine of observations.
 pub(crate) struct Observer {
@@ -63,6 +70,8 @@ pub(crate) struct Observer {
     slices: Slices,
     profiles: Profiles,
     hit_rates: HitRates,
+    /// The GPU as the latency model sees it.
+    latency: Option<Gpu>,
 }
 
 impl Observer {
@@ -81,6 +90,7 @@ impl Observer {
             slices: Slices::default(),
             profiles: Profiles::new(turn.device, window, blocks),
             hit_rates: HitRates::default(),
+            latency: Gpu::of(&turn.device.calibration(), LAUNCH).ok(),
         }
     }
 
@@ -147,9 +157,40 @@ impl Observer {
         has_to_join
     }
 
-    /// An application has queued a launch of `ctas` CTAs. Whether it needs more SMs than before.
-    pub(crate) fn needs(&mut self, id: ApplicationId, now: Nanos, ctas: u64) -> bool {
-        self.accounts.get_mut(id).is_some_and(|account| account.needs(now, ctas))
+    /// An application has queued a launch. Whether it needs more SMs than before.
+    pub(crate) fn queued(
+        &mut self,
+        turn: &Turn<'_>,
+        (id, spec): (ApplicationId, &Spec),
+        (is_confined, ctas_per_sm): (bool, u16),
+    ) -> bool {
+        let Observer { accounts, profiles, latency, .. } = self;
+        let Some(account) = accounts.get_mut(id) else { return false };
+        let kernel = spec.profile.clone().map(|key| (key, launched(spec, ctas_per_sm)));
+        let part = match is_confined {
+            true => Part::Own(Size { ctas: spec.ctas(), kernel }),
+            false => Part::Alone,
+        };
+        account.queued(turn.now(), part, &|key, launched, sms| {
+            predicted(latency.as_ref(), profiles.get(key)?, launched, sms)
+        })
+    }
+
+    /// `launches` launches of an application, of any form, are over.
+    pub(crate) fn over(&mut self, id: ApplicationId, now: Nanos, launches: usize) {
+        if let Some(account) = self.accounts.get_mut(id) {
+            account.over(now, launches);
+        }
+    }
+
+    /// A wait of the host for work of an application has ended.
+    pub(crate) fn waited(&mut self, id: ApplicationId) {
+        let Observer { accounts, profiles, latency, .. } = self;
+        if let Some(account) = accounts.get_mut(id) {
+            account.waited(&|key, launched, sms| {
+                predicted(latency.as_ref(), profiles.get(key)?, launched, sms)
+            });
+        }
     }
 
     /// `launches` such launches have ended.
@@ -414,6 +455,18 @@ impl Observer {
     pub(crate) fn hit_rate(&self, id: ApplicationId) -> Option<f64> {
         self.hit_rates.get(id)
     }
+}
+
+/// The predicted time of a launch alone on so many SMs, in nanoseconds.
+fn predicted(
+    gpu: Option<&Gpu>,
+    profile: &KernelProfile,
+    launched: Launched,
+    sms: u16,
+) -> Option<f64> {
+    let gpu = gpu.filter(|gpu| gpu.check(sms).is_ok())?;
+    let work = Work::of(profile, launched, None).ok()?;
+    Some(Fitted::new(gpu, &work).alone(sms) + gpu.launch)
 }
 
 /// What tells this kernel and shape from others, in every run.

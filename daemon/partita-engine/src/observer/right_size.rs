@@ -1,21 +1,29 @@
 //! The fewest SMs with which the requests of an application meet its latency target.
 //!
 //! A *request* is work without a pause: from the first launch after a pause to the end of the last
-//! launch before the next one. A pause is longer than the grace of the application. Several
-//! requests of a program that leave no pause count as one, which is longer than each of them.
-//! Work that outlasts the target without a pause is a missed request, and what follows the next.
+//! launch before the next one. A pause is longer than the grace of the application. All launches
+//! count, also those that run alone on the device or in slices.
+//!
+//! Requests may follow each other without a pause. The program's own *waits* tell them apart: a
+//! wait of the host for a stream, an event or the context, at whose end nothing of the application
+//! is left to run. How many waits a request has is learnt between pauses: the fewest of late
+//! ([`WaitsOfRequest`]). Where no pause was seen yet, every wait ends a request.
+//! Work that outlasts the target without a pause and without a wait is a missed request, and what
+//! follows the next.
 //!
 //! The target is met while at most 1 of [`MISSES`] requests takes longer.
 //!
 //! - **Fewer SMs** follow after [`TRIES`] requests on the same number, if the longest of them would
-//!   still take at most [`SAFE`] of the target. The expectation is that time grows with the rounds
-//!   of CTAs, which is the worst case: Masola, Eq. 4, has it for kernels that no bandwidth bounds.
-//!   What is measured then corrects it, and at most half of the SMs goes in one step.
+//!   still take at most [`SAFE`] of the target. The expectation is a prediction of the launches'
+//!   times, or their rounds of CTAs ([`super::composition`]). What is measured then corrects it,
+//!   and at most half of the SMs goes in one step. Predictions are only a prior: where requests
+//!   take longer than predicted by more than a tenth, or miss the target, rounds of CTAs count from
+//!   then on.
 //! - **More SMs** follow at once where the target is missed, by the same expectation. The number
 //!   that missed it is not tried again for [`FORGOTTEN`] requests.
 
+use super::composition::{Composition, Part, Prior};
 use partita_model::{LatencyTarget, Nanos, TargetReport};
-use std::collections::BTreeMap;
 
 /// One request of this many may miss the target: the 99th percentile meets it.
 const MISSES: u32 = 100;
@@ -23,37 +31,12 @@ const MISSES: u32 = 100;
 const TRIES: u32 = 20;
 /// The part of the target, in per cent, that an expected time may take.
 const SAFE: u64 = 90;
+/// The part of a predicted time, in per cent, up to which the prediction stands.
+const STANDS: u64 = 110;
 /// After this many requests, a number of SMs that missed the target is tried again.
 const FORGOTTEN: u32 = 1_000;
 /// Requests of a window count half when there are twice as many.
 const WINDOW: u32 = 500;
-/// Sizes of launches that are told apart. Others count as the next larger one.
-const SIZES: usize = 32;
-
-/// The launches of a request by their number of CTAs.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
-struct Launches(BTreeMap<u64, u64>);
-
-impl Launches {
-    fn add(&mut self, ctas: u64) {
-        let is_known = self.0.len() < SIZES || self.0.contains_key(&ctas);
-        let next = || self.0.range(ctas..).next().or(self.0.last_key_value());
-        let size = if is_known { ctas } else { next().map_or(ctas, |(size, _)| *size) };
-        *self.0.entry(size).or_default() += 1;
-    }
-
-    /// Rounds of CTAs, one CTA for each SM and round.
-    fn rounds(&self, sms: u16) -> u64 {
-        let rounds = |(ctas, count): (&u64, &u64)| ctas.div_ceil(u64::from(sms.max(1))) * count;
-        self.0.iter().map(rounds).sum()
-    }
-
-    /// The expected time on `on` SMs of what took `time` on `from` SMs.
-    fn expected(&self, time: Nanos, from: u16, on: u16) -> Nanos {
-        let (before, then) = (self.rounds(from).max(1), self.rounds(on).max(1));
-        Nanos(time.0.saturating_mul(then) / before)
-    }
-}
 
 /// The request that runs.
 #[derive(Clone, Debug)]
@@ -61,7 +44,42 @@ struct Running {
     began: Nanos,
     /// The most SMs that it had.
     sms: u16,
-    launches: Launches,
+    made: Composition,
+    /// Waits of the host in it so far.
+    waits: u32,
+    /// Something was launched since the last of them.
+    is_fresh: bool,
+}
+
+/// The waits of the host in a request: the fewest between two pauses, over the last [`TRIES`] to
+/// twice as many pauses.
+#[derive(Clone, Copy, Debug, Default)]
+struct WaitsOfRequest {
+    /// Waits since the last pause.
+    since: u32,
+    present: Option<u32>,
+    before: Option<u32>,
+    /// Pauses of the present.
+    pauses: u32,
+}
+
+impl WaitsOfRequest {
+    /// A pause has begun.
+    fn paused(&mut self) {
+        let since = std::mem::take(&mut self.since);
+        // Work without a wait says nothing.
+        if since > 0 {
+            self.present = Some(self.present.map_or(since, |present| present.min(since)));
+            self.pauses += 1;
+        }
+        if self.pauses >= TRIES {
+            (self.before, self.present, self.pauses) = (self.present, None, 0);
+        }
+    }
+
+    fn fewest(self) -> u32 {
+        self.present.into_iter().chain(self.before).min().unwrap_or(1)
+    }
 }
 
 /// Requests on one number of SMs.
@@ -74,7 +92,7 @@ struct Window {
     fresh: u32,
     longest: Nanos,
     /// The launches of the longest one.
-    launches: Launches,
+    made: Composition,
 }
 
 /// What requests of one application took, and the SMs that follow.
@@ -85,6 +103,11 @@ pub(super) struct RightSize {
     held: u16,
     running: Option<Running>,
     window: Window,
+    waits: WaitsOfRequest,
+    /// The longest time that was predicted for a number of SMs, while that is not measured.
+    predicted: Option<(u16, Nanos)>,
+    /// Predictions were wrong.
+    distrusts: bool,
     /// The SMs that meet the target; `None` while that is not known.
     fewest: Option<u16>,
     /// The largest number that missed it, and the requests since.
@@ -109,23 +132,56 @@ impl RightSize {
         }
     }
 
-    /// A launch of `ctas` CTAs is queued. Whether the application needs more SMs than before.
-    pub(super) fn launched(&mut self, now: Nanos, ctas: u64) -> bool {
+    /// A launch is queued. Whether the application needs more SMs than before.
+    pub(super) fn launched(&mut self, now: Nanos, part: Part, prior: Prior<'_>) -> bool {
         let Some(target) = self.target else { return false };
         let before = self.fewest;
         let spent = self.running.as_ref().map(|running| now.saturating_sub(running.began));
         if spent.is_some_and(|spent| spent > target.nanos()) {
-            self.ended(now);
+            self.cut(now, prior);
         }
-        let fresh = || Running { began: now, sms: self.held, launches: Launches::default() };
-        self.running.get_or_insert_with(fresh).launches.add(ctas);
+        let made = Composition::default();
+        let fresh = || Running { began: now, sms: self.held, made, waits: 0, is_fresh: true };
+        let running = self.running.get_or_insert_with(fresh);
+        running.is_fresh = true;
+        if let Part::Own(size) = part {
+            running.made.add(size);
+        }
         before != self.fewest
     }
 
+    /// A launch that ran alone, or a slice, took so long.
+    pub(super) fn took_alone(&mut self, time: Nanos) {
+        if let Some(running) = &mut self.running {
+            running.made.add_alone(time);
+        }
+    }
+
+    /// A wait of the host has ended, and the last launch before it at `at`. Nothing is left to run.
+    pub(super) fn waited(&mut self, at: Nanos, prior: Prior<'_>) {
+        let Some(running) = &mut self.running else { return };
+        if !std::mem::replace(&mut running.is_fresh, false) {
+            // It waited for the same launches before.
+            return;
+        }
+        running.waits += 1;
+        self.waits.since += 1;
+        if running.waits >= self.waits.fewest() {
+            self.cut(at, prior);
+        }
+    }
+
     /// The application paused from `at` on.
-    pub(super) fn ended(&mut self, at: Nanos) {
+    pub(super) fn paused(&mut self, at: Nanos, prior: Prior<'_>) {
+        self.cut(at, prior);
+        self.waits.paused();
+    }
+
+    /// The request that runs, if any, ended at `at`.
+    fn cut(&mut self, at: Nanos, prior: Prior<'_>) {
         if let (Some(target), Some(running)) = (self.target, self.running.take()) {
-            self.record(target.nanos(), at.saturating_sub(running.began), running);
+            let took = at.saturating_sub(running.began);
+            self.record(target.nanos(), took, running, prior);
         }
     }
 
@@ -140,7 +196,7 @@ impl RightSize {
         self.target.map(|target| TargetReport { target, seen, missed, sms })
     }
 
-    fn record(&mut self, target: Nanos, took: Nanos, request: Running) {
+    fn record(&mut self, target: Nanos, took: Nanos, request: Running, prior: Prior<'_>) {
         let is_missed = took > target;
         self.seen += 1;
         self.missed += u64::from(is_missed);
@@ -161,35 +217,48 @@ impl RightSize {
         window.missed += u32::from(is_missed);
         window.fresh += 1;
         if took >= window.longest {
-            (window.longest, window.launches) = (took, request.launches);
+            (window.longest, window.made) = (took, request.made);
         }
         if window.missed * MISSES > window.seen {
             self.grow(target);
         } else if window.fresh >= TRIES {
-            self.shrink(target);
+            self.check_prediction();
+            self.shrink(target, prior);
+        }
+    }
+
+    /// Holds the time that was predicted for the window's SMs against what was measured.
+    fn check_prediction(&mut self) {
+        let Window { sms, longest, .. } = self.window;
+        if let Some((_, predicted)) = self.predicted.take_if(|(on, _)| *on == sms) {
+            self.distrusts |= longest.0 > predicted.0.saturating_mul(STANDS) / 100;
         }
     }
 
     /// The target is missed on the window's SMs.
     fn grow(&mut self, target: Nanos) {
-        let Window { sms, longest, launches, .. } = &self.window;
+        let Window { sms, longest, made, .. } = &self.window;
         // Where others' minima leave it less than it may have, the number says nothing.
         let Some(fewest) = self.fewest.filter(|fewest| sms >= fewest) else { return };
-        let safe = |on: &u16| launches.expected(*longest, *sms, *on) <= part(target);
-        let most = u16::try_from(launches.0.keys().max().copied().unwrap_or(0)).unwrap_or(u16::MAX);
+        // A prediction has led here, or would not lead further: more SMs are to help at once.
+        let safe = |on: &u16| made.expected(*longest, (*sms, *on), None) <= part(target);
+        let most = u16::try_from(made.largest()).unwrap_or(u16::MAX);
         self.too_few = (self.too_few.0.max(fewest), 0);
         // Beyond an SM for each CTA nothing grows faster: all that it can use.
         self.fewest = (fewest.max(*sms) + 1..most).find(safe);
+        self.distrusts |= self.predicted.take().is_some();
         self.window = Window::default();
     }
 
     /// The target is met on the window's SMs.
-    fn shrink(&mut self, target: Nanos) {
-        let Window { sms, longest, launches, .. } = &self.window;
-        let safe = |on: &u16| launches.expected(*longest, *sms, *on) <= part(target);
+    fn shrink(&mut self, target: Nanos, prior: Prior<'_>) {
+        let prior = Some(prior).filter(|_| !self.distrusts);
+        let Window { sms, longest, made, .. } = &self.window;
+        let expected = |on: u16| made.expected(*longest, (*sms, on), prior);
         let least = (self.too_few.0 + 1).max(sms / 2).max(1);
-        let found = (least..*sms).find(safe);
+        let found = (least..*sms).find(|on| expected(*on) <= part(target));
         if let Some(found) = found.filter(|found| self.fewest.is_none_or(|now| *found < now)) {
+            self.predicted = Some((found, expected(found))).filter(|_| prior.is_some());
             self.fewest = Some(found);
         }
     }
@@ -202,22 +271,38 @@ fn part(target: Nanos) -> Nanos {
 
 #[cfg(test)]
 mod tests {
+    use super::super::composition::{Size, UNKNOWN};
     use super::*;
+    use partita_model::Dim3;
+    use partita_model::profile::LaunchShape;
+    use partita_policy::Launched;
 
     const TARGET: u64 = 100_000;
+
+    /// A launch of a kernel that a prior may know.
+    fn known(ctas: u64) -> Part {
+        let key = ("kernel".into(), LaunchShape::new(ctas, Dim3::linear(32), 0));
+        let launched = Launched { warps: 1, ctas_per_sm: 1, ctas };
+        Part::Own(Size { ctas, kernel: Some((key, launched)) })
+    }
+
+    fn own(ctas: u64) -> Part {
+        Part::Own(Size { ctas, kernel: None })
+    }
 
     /// An application whose requests are launches of these CTAs, and its clock.
     struct Program {
         size: RightSize,
         now: u64,
         launches: Vec<u64>,
+        prior: Prior<'static>,
     }
 
     impl Program {
         fn new(launches: &[u64]) -> Self {
             let mut size = RightSize::default();
             size.set_target(LatencyTarget::of(Nanos(TARGET)));
-            Program { size, now: 0, launches: launches.to_vec() }
+            Program { size, now: 0, launches: launches.to_vec(), prior: UNKNOWN }
         }
 
         /// SMs that it gets of `most`, its own part of which is the need.
@@ -229,9 +314,9 @@ mod tests {
         fn request(&mut self, sms: u16, took: u64) {
             self.size.holds(sms);
             for ctas in self.launches.clone() {
-                self.size.launched(Nanos(self.now), ctas);
+                self.size.launched(Nanos(self.now), known(ctas), self.prior);
             }
-            self.size.ended(Nanos(self.now + took));
+            self.size.paused(Nanos(self.now + took), self.prior);
             self.now += 10 * TARGET;
         }
 
@@ -300,7 +385,11 @@ mod tests {
         program.size.holds(6);
         let mut grew = 0;
         for step in 0..100 {
-            grew += u32::from(program.size.launched(Nanos(program.now + step * 50_000), 4));
+            grew += u32::from(program.size.launched(
+                Nanos(program.now + step * 50_000),
+                own(4),
+                UNKNOWN,
+            ));
             let sms = program.gets(24);
             program.size.holds(sms);
         }
@@ -320,10 +409,77 @@ mod tests {
     }
 
     #[test]
-    fn many_sizes_of_launches_take_bounded_memory() {
-        let mut launches = Launches::default();
-        (1..1_000).for_each(|ctas| launches.add(ctas));
-        assert_eq!(launches.0.len(), SIZES);
-        assert_eq!(launches.rounds(u16::MAX), 999);
+    fn a_prediction_is_the_prior_until_it_was_wrong() {
+        // Limited by DRAM: 12 SMs are as fast as 24, and fewer are slower in proportion.
+        let work = |sms: u16| 80_000 * 12 / u64::from(sms.min(12));
+        let rounds = || Program::new(&[240; 8]);
+        assert_eq!(rounds().requests(20, work), 22, "rounds expect 88 us there");
+        let flat: Prior<'static> = &|_, _, sms| Some(1.0 / f64::from(sms.min(12)));
+        let mut program = Program { prior: flat, ..rounds() };
+        assert_eq!(program.requests(20, work), 12, "half of them in a step");
+        assert_eq!(program.requests(400, work), 11, "87 us");
+        assert_eq!(program.size.report().unwrap().missed, 0);
+        // A prediction that SMs do not matter at all is wrong, and has its say once.
+        let wrong: Prior<'static> = &|_, _, _| Some(1.0);
+        let mut program = Program { prior: wrong, ..rounds() };
+        let slower = |sms: u16| 60_000 * 24 / u64::from(sms);
+        assert_eq!(program.requests(20, slower), 12);
+        assert_eq!(program.requests(400, slower), 16, "60 us on 24 are 90 on 16");
+        assert_eq!(program.size.report().unwrap().missed, 1);
+    }
+
+    #[test]
+    fn waits_tell_requests_apart_that_leave_no_pause() {
+        let mut program = Program::new(&[]);
+        let size = &mut program.size;
+        let mut now = 0;
+        // Requests of three parts, each of 10 us with a wait behind it.
+        let mut request = |size: &mut RightSize, pauses: bool| {
+            for _ in 0..3 {
+                size.launched(Nanos(now), own(4), UNKNOWN);
+                now += 10_000;
+                size.waited(Nanos(now), UNKNOWN);
+                size.waited(Nanos(now), UNKNOWN);
+            }
+            if pauses {
+                size.paused(Nanos(now), UNKNOWN);
+                now += 200_000;
+            }
+        };
+        request(size, true);
+        assert_eq!(size.report().unwrap().seen, 3, "nothing is known: each wait ends one");
+        (0..5).for_each(|_| request(size, true));
+        assert_eq!(size.report().unwrap().seen, 8);
+        // Twenty in a row take 600 us without a pause, which would be missed requests.
+        (0..20).for_each(|_| request(size, false));
+        let report = size.report().unwrap();
+        assert_eq!((report.seen, report.missed), (28, 0));
+        // Without waits they are.
+        for step in 0..20 {
+            size.launched(Nanos(10_000_000 + step * 30_000), own(4), UNKNOWN);
+        }
+        assert!(size.report().unwrap().missed > 1);
+    }
+
+    #[test]
+    fn launches_that_run_alone_are_part_of_a_request() {
+        let mut program = Program::new(&[]);
+        let mut seen = 0;
+        for _ in 0..20 {
+            program.size.holds(24);
+            let began = Nanos(program.now);
+            program.size.launched(began, own(240), UNKNOWN);
+            program.size.launched(began, Part::Alone, UNKNOWN);
+            program.size.took_alone(Nanos(60_000));
+            program.size.paused(Nanos(program.now + 72_000), UNKNOWN);
+            program.now += 10 * TARGET;
+            seen += 1;
+        }
+        assert_eq!(program.size.report().map(|report| report.seen), Some(seen));
+        // 12 us of the 72 depend on the SMs: they may take 30.
+        assert_eq!(program.gets(24), 12);
+        program.size.launched(Nanos(program.now), Part::Alone, UNKNOWN);
+        program.size.paused(Nanos(program.now + 2 * TARGET), UNKNOWN);
+        assert_eq!(program.size.report().unwrap().missed, 1, "it was only such a launch");
     }
 }

@@ -111,7 +111,8 @@ pub(crate) struct Sessions {
 /// What a session's cancelled queue held.
 pub(crate) struct Dropped {
     pub(crate) application: ApplicationId,
-    /// How many of them were launches that keep to their application's SMs.
+    /// How many of them were launches, and how many of these keep to their application's SMs.
+    pub(crate) launches: usize,
     pub(crate) confined: usize,
 }
 
@@ -374,16 +375,15 @@ impl Sessions {
             SessionState::Open | SessionState::Closing => None,
         };
         let application = record.application;
-        let mut confined = 0;
+        let (mut launches, mut confined) = (0, 0);
         for id in &operations {
             let Some(operation) = self.operations.remove(id) else {
                 turn.bug(session, Bug::NoOperation(*id));
                 continue;
             };
-            if let Stage::Queued(Queued::Launch(spec)) = &operation.stage
-                && spec.is_confined()
-            {
-                confined += 1;
+            if let Stage::Queued(Queued::Launch(spec)) = &operation.stage {
+                launches += 1;
+                confined += usize::from(spec.is_confined());
             }
             if let (Then::Reply { sequence }, Some(code)) = (operation.then, code) {
                 turn.reply(Call { session, sequence }, code, Payload::None);
@@ -397,7 +397,7 @@ impl Sessions {
                 let _ = turn.device.poke(address, &bytes[..usize::from(word.width)]);
             }
         }
-        Some(Dropped { application, confined })
+        Some(Dropped { application, launches, confined })
     }
 
     /// Gives everything of a closing session back once nothing of it is in flight. Its application

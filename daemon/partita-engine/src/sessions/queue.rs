@@ -371,6 +371,8 @@ impl Sessions {
         let record = self.records.get(&session).filter(|record| record.is_open());
         if record.is_some_and(|record| record.events.contains_key(&event)) {
             turn.act(Action::EventRecorded { session, event, sequence, time });
+            // The host may wait for it.
+            self.host_waited(turn, session);
         }
     }
 

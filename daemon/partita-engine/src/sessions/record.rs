@@ -114,6 +114,11 @@ impl Session {
         self.application
     }
 
+    /// The priority of a stream.
+    pub(crate) fn priority_of(&self, stream: StreamId) -> Option<i32> {
+        self.streams.get(&stream).map(|stream| stream.priority)
+    }
+
     pub(crate) fn identity(&self) -> &SessionIdentity {
         &self.identity
     }
@@ -168,6 +173,8 @@ pub(crate) enum SessionState {
 /// One stream of a session.
 pub(crate) struct Stream {
     pub(super) kind: StreamKind,
+    /// As CUDA has it: launches of streams with lower numbers go first.
+    pub(super) priority: i32,
     pub(super) queue: VecDeque<OperationId>,
     pub(super) in_flight: VecDeque<OperationId>,
     /// Device time at which the last operation ended.
@@ -189,6 +196,7 @@ impl Stream {
     pub(super) fn new(kind: StreamKind) -> Self {
         Stream {
             kind,
+            priority: 0,
             queue: VecDeque::new(),
             in_flight: VecDeque::new(),
             last_end: Nanos(0),

@@ -74,9 +74,8 @@ impl Sessions {
             R::MemInfo => now(Ok(self.mem_info(turn, id))),
             R::ArrayCreate { shape } => now(self.array_create(turn, id, &shape)),
             R::TextureCreate { spec } => now(self.texture_create(turn, id, &spec)),
-            // The device has no priorities.
-            R::StreamCreate { stream, kind, priority: _ } => {
-                now(self.stream_create(turn, id, stream, kind))
+            R::StreamCreate { stream, kind, priority } => {
+                now(self.stream_create(turn, id, stream, (kind, priority)))
             }
             R::StreamDestroy { stream } => now(self.stream_destroy(turn, id, stream)),
             R::StreamQuery { stream } => now(self.stream_query(id, stream)),

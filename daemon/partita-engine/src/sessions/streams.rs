@@ -10,6 +10,8 @@ use partita_model::{CudaResult, OperationId, SessionId, StreamId};
 
 /// Streams, events, modules, arrays and textures that one session may have at once.
 const MAX_OBJECTS: usize = 1 << 16;
+/// The priority of streams whose launches go first: few priorities are told apart.
+const HIGHEST_PRIORITY: i32 = -5;
 
 impl Sessions {
     pub(crate) fn stream_of(
@@ -39,7 +41,7 @@ impl Sessions {
         turn: &mut Turn<'_>,
         id: SessionId,
         stream: StreamHandle,
-        kind: StreamKind,
+        (kind, priority): (StreamKind, i32),
     ) -> Answer {
         self.check_room_for_object(id)?;
         let new = StreamId(turn.next_id());
@@ -50,7 +52,8 @@ impl Sessions {
         turn.device.create_stream(new).map_err(|error| {
             Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, error.to_string())
         })?;
-        session.streams.insert(new, Stream::new(kind));
+        let priority = priority.clamp(HIGHEST_PRIORITY, 0);
+        session.streams.insert(new, Stream { priority, ..Stream::new(kind) });
         session.handles.insert(stream, new);
         Ok(Payload::None)
     }

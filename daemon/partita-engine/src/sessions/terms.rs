@@ -5,9 +5,8 @@
 //! or user without the right to ask for more gets less than rules and administrator grant, never
 //! more.
 //!
-//! Minima that somebody asks for explicitly are refused where they do not fit beside the minima of
-//! other applications, and one SM stays for applications without one. Minima by rules are not
-//! refused: the policy gives what is left.
+//! Minima that somebody asks for explicitly are refused where their sum with the minima of other
+//! applications exceeds the SMs. Minima by rules are not refused: the policy gives what is left.
 
 use super::Sessions;
 use crate::SessionIdentity;
@@ -42,7 +41,7 @@ pub enum TermsError {
     TooMany {
         /// SMs that were asked for.
         asked: u16,
-        /// SMs that no other application has as its minimum, but one.
+        /// SMs that no other application has as its minimum.
         left: u16,
         /// SMs of the GPU.
         sm_count: u16,
@@ -188,16 +187,12 @@ impl Sessions {
             .map(|(id, application)| (id, application.entitlement.min))
             .collect();
         let theirs = others.iter().fold(0_u16, |sum, (_, min)| sum.saturating_add(*min));
-        let left = sm_count.saturating_sub(theirs).saturating_sub(1);
-        if asked <= left || asked == 0 || others.is_empty() {
+        let left = sm_count.saturating_sub(theirs);
+        if asked <= left {
             return Ok(());
         }
         let names: Vec<String> = others.iter().map(|(id, min)| format!("{id} has {min}")).collect();
-        let holders = if names.is_empty() {
-            ", and one stays for applications without a minimum".to_owned()
-        } else {
-            format!("; {}, and one stays for applications without a minimum", names.join(", "))
-        };
+        let holders = format!("; {}", names.join(", "));
         Err(TermsError::TooMany { asked, left, sm_count, holders })
     }
 

@@ -1,9 +1,10 @@
 //! Requests that are answered when earlier operations are done.
 
-use super::Sessions;
 use super::record::{Call, Waiter, WaiterThen};
 use super::window::Window;
+use super::{Application, Sessions};
 use crate::Payload;
+use crate::effects::Effect;
 use crate::turn::Turn;
 use partita_model::{CudaResult, OperationId, SessionId};
 
@@ -37,9 +38,21 @@ impl Sessions {
         }
     }
 
+    /// A wait of a session's host has ended. It tells requests apart where there is a latency
+    /// target.
+    pub(super) fn host_waited(&self, turn: &mut Turn<'_>, id: SessionId) {
+        let Some(application) = self.records.get(&id).map(|session| session.application) else {
+            return;
+        };
+        let has_target = |own: &Application| own.entitlement.target.is_some();
+        if self.applications.get(&application).is_some_and(has_target) {
+            turn.push(Effect::Waited(application));
+        }
+    }
+
     fn finish_waiter(&mut self, turn: &mut Turn<'_>, id: SessionId, waiter: Waiter) {
         match waiter.then {
-            WaiterThen::Reply => {}
+            WaiterThen::Reply => self.host_waited(turn, id),
             WaiterThen::Free(address) => {
                 let session = self.session_mut(id);
                 let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);

@@ -202,7 +202,7 @@ impl Shell {
         StatusReport {
             version: env!("CARGO_PKG_VERSION").into(),
             gpu,
-            applications: self.engine.application_reports(),
+            applications: self.engine.application_reports_now(&*self.device),
             partitions: self.engine.partition_reports(),
             policy: self.engine.policy_report(),
             other_users: None,

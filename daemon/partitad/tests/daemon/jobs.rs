@@ -120,8 +120,8 @@ fn terms_are_set_while_kernels_run() {
     };
     assert_eq!(put(0, own.0, json!({"min": 17})).status, 204);
     daemon.wait_for("a minimum", |status| sms_of(status, own.0.into()) == 17);
-    // There are 24 SMs, and one stays.
-    let refused = put(0, foreign.0, json!({"min": 7}));
+    // There are 24 SMs.
+    let refused = put(0, foreign.0, json!({"min": 8}));
     assert_eq!(refused.status, 409);
     let holder = format!("{own} has 17");
     assert!(refused.body["detail"].as_str().unwrap().contains(&holder), "{:?}", refused.body);
