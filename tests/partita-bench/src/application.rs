@@ -89,6 +89,18 @@ pub struct Restored {
     pub bytes: u64,
 }
 
+impl Restored {
+    /// The bytes that are put back, where buffers of `application` lie at these places; `None`
+    /// where its buffer has no such bytes.
+    #[must_use]
+    pub fn of(&self, application: &Application, places: &[u64]) -> Option<Vec<u8>> {
+        let contents = application.buffers.get(self.buffer)?.placed(places);
+        let from = usize::try_from(self.offset).ok()?;
+        let to = from.checked_add(usize::try_from(self.bytes).ok()?)?;
+        contents.get(from..to).map(<[u8]>::to_vec)
+    }
+}
+
 impl Buffer {
     /// So many zeros.
     #[must_use]

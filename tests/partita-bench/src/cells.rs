@@ -94,6 +94,8 @@ pub struct Cells {
     folder: Option<PathBuf>,
     program: u64,
     seed: u64,
+    /// Whether runs tell what applications leave in their memory.
+    outputs: bool,
     known: BTreeMap<u64, Shared>,
     /// Cells that were computed.
     pub computed: u64,
@@ -131,6 +133,7 @@ impl Cells {
             folder: folder.map(Path::to_owned),
             program: hasher.finish(),
             seed,
+            outputs: false,
             known: BTreeMap::new(),
             computed: 0,
             found: 0,
@@ -139,8 +142,22 @@ impl Cells {
         })
     }
 
+    /// The same, whose runs tell what applications leave in their memory ([`Run::outputs`]).
+    #[must_use]
+    pub fn with_outputs(self) -> Cells {
+        Cells { outputs: true, ..self }
+    }
+
+    /// Whether a cell tells what applications leave. Runs that only count do not.
+    fn tells_outputs(&self, cell: &Cell<'_>) -> bool {
+        self.outputs && cell.arrangement != Arrangement::Count
+    }
+
     fn key(&self, cell: &Cell<'_>) -> u64 {
         let mut hasher = DefaultHasher::new();
+        if self.tells_outputs(cell) {
+            hasher.write(b"outputs");
+        }
         let Cell { applications, spec, arrangement, cycles, launches, arrivals } = cell;
         (self.program, self.seed, arrangement, cycles, launches, arrivals).hash(&mut hasher);
         applications.iter().for_each(|application| application.digest().hash(&mut hasher));
@@ -184,7 +201,7 @@ impl Cells {
             self.compute(&earlier, threads, tell)?;
         }
         let missing: Vec<_> =
-            missing.into_iter().map(|(key, cell)| (key, cell, self.kept_for(cell))).collect();
+            missing.into_iter().map(|(key, cell)| (key, cell, self.begins(cell))).collect();
         let of = missing.len();
         let mut left: u64 = missing.iter().map(|(_, cell, _)| cell.work()).sum();
         let queue = Mutex::new(missing.into_iter());
@@ -196,9 +213,9 @@ impl Cells {
                 scope.spawn(move || {
                     loop {
                         let next = queue.lock().ok().and_then(|mut queue| queue.next());
-                        let Some((key, cell, profiles)) = next else { return };
+                        let Some((key, cell, begins)) = next else { return };
                         let start = Instant::now();
-                        let result = compute_one(cell, seed, profiles);
+                        let result = compute_one(cell, seed, begins);
                         let failed = result.is_err();
                         let done = (key, cell, result, start.elapsed().as_secs_f64());
                         if sender.send(done).is_err() || failed {
@@ -238,6 +255,11 @@ impl Cells {
         Ok(self.kept_for(cell))
     }
 
+    /// With what a cell's run begins: earlier profiles, and whether it tells outputs.
+    fn begins(&self, cell: &Cell<'_>) -> (Profiles, bool) {
+        (self.kept_for(cell), self.tells_outputs(cell))
+    }
+
     /// What earlier runs have kept of a cell's applications, where these runs are there.
     fn kept_for(&self, cell: &Cell<'_>) -> Profiles {
         let earlier =
@@ -273,7 +295,11 @@ impl Cells {
     }
 }
 
-fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared, RunError> {
+fn compute_one(
+    cell: &Cell<'_>,
+    seed: u64,
+    (profiles, outputs): (Profiles, bool),
+) -> Result<Shared, RunError> {
     let Cell { applications, spec, arrangement, cycles, launches, arrivals } = cell;
     run(
         applications,
@@ -285,6 +311,7 @@ fn compute_one(cell: &Cell<'_>, seed: u64, profiles: Profiles) -> Result<Shared,
             launches: launches.clone(),
             arrivals: arrivals.clone(),
             profiles,
+            outputs,
         },
     )
 }

@@ -21,6 +21,7 @@
 //! | `arrangement` | the ways in which applications share the GPU |
 //! | `run` | runs of applications, alone or together |
 //! | `outcome` | what becomes of a run |
+//! | `outputs` | what programs leave in their memory, alone and beside others |
 //! | `history` | what the policy says in the course of a run |
 //! | `track` | progress over time, and speeds |
 //! | `cells` | runs whose results are kept on disk |
@@ -53,6 +54,7 @@ mod history;
 pub mod latencies;
 mod masola;
 mod outcome;
+pub mod outputs;
 pub mod pairing;
 pub mod percentiles;
 mod player;

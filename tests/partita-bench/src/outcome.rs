@@ -1,9 +1,10 @@
 //! What becomes of a run.
 
 use crate::handover::Handover;
+use crate::outputs::Outputs;
 use crate::track::Track;
 use partita_model::profile::{KernelProfile, LaunchShape};
-use partita_model::{Class, DeviceCounters, Evidence};
+use partita_model::{Class, DeviceCounters, Evidence, TargetReport};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -52,6 +53,12 @@ pub struct Share {
     pub sm_nanos: u64,
     /// CTAs of its first kernel, as it is written, that fit on an SM; 0 without kernels.
     pub ctas_per_sm: u16,
+    /// What became of its latency target, where it has one.
+    #[serde(default)]
+    pub target: Option<TargetReport>,
+    /// What it left in its memory, where the run was to tell.
+    #[serde(default)]
+    pub outputs: Option<Outputs>,
 }
 
 /// Why a run failed.

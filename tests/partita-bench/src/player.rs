@@ -4,12 +4,17 @@
 //! enqueues some ahead of the device.
 
 use crate::application::Application;
+use crate::outputs::Outputs;
 use crate::track::Track;
 use partita_engine::{LoadedModule, occupancy};
 use partita_model::request::{Launch, ModuleHandle, StreamHandle};
-use partita_model::{ApplicationId, DeviceFacts, SessionId};
+use partita_model::{ApplicationId, DeviceFacts, Nanos, SessionId, TargetReport};
 use std::sync::Arc;
 
+/// A program enqueues so many launches at once.
+pub(crate) const BATCH: usize = 8;
+/// A program that enqueues few launches ahead has batches of this length, within a factor of 4.
+const LENGTH: Nanos = Nanos(400_000);
 /// A program enqueues a batch as long as fewer are left than this.
 const BATCHES_AHEAD: u32 = 2;
 /// The same with several streams, where a batch ends with the slowest.
@@ -28,8 +33,16 @@ pub(crate) struct Player<'a> {
     pub(crate) enqueued: usize,
     /// When launches arrive, in nanoseconds from the start.
     pub(crate) arrivals: Vec<u64>,
-    /// Sequence numbers of what ends the batches that are under way.
-    pub(crate) awaited: Vec<u64>,
+    /// Sequence numbers of what ends the batches that are under way, and when these were enqueued.
+    pub(crate) awaited: Vec<(u64, Nanos)>,
+    /// Launches of a batch.
+    pub(crate) batch: usize,
+    /// Whether the size of a batch follows the time that batches take.
+    pub(crate) adapts: bool,
+    /// What became of its latency target, when it was last looked at.
+    pub(crate) target: Option<TargetReport>,
+    /// What it left, once that is known.
+    pub(crate) outputs: Option<Outputs>,
     /// Launches that it has left, where it has an end.
     pub(crate) left: Option<u64>,
     /// Its session is closed.
@@ -50,6 +63,29 @@ impl Player<'_> {
     /// Whether everything that it had to do is done.
     pub(crate) fn has_ended(&self) -> bool {
         self.left == Some(0) && self.awaited.is_empty()
+    }
+
+    /// Lets it enqueue no more launches ahead than take about twice [`LENGTH`].
+    pub(crate) fn enqueue_few(&mut self) {
+        (self.batch, self.adapts) = (1, true);
+    }
+
+    /// Forgets the batches that have ended, as `has_ended` tells by their sequence numbers.
+    pub(crate) fn await_batches(&mut self, now: Nanos, has_ended: impl FnMut(u64) -> bool) {
+        let mut has_ended = has_ended;
+        let Player { awaited, batch, adapts, .. } = self;
+        awaited.retain(|&(sequence, enqueued)| {
+            let is_over = has_ended(sequence);
+            if is_over && *adapts {
+                let took = now.saturating_sub(enqueued);
+                *batch = match took {
+                    _ if took > Nanos(2 * LENGTH.0) => (*batch / 2).max(1),
+                    _ if took < Nanos(LENGTH.0 / 2) => (*batch * 2).min(BATCH),
+                    _ => *batch,
+                };
+            }
+            !is_over
+        });
     }
 
     /// Batches that it has under way at a time.

@@ -447,6 +447,7 @@ mod tests {
             launches: Vec::new(),
             arrivals: Vec::new(),
             profiles,
+            outputs: false,
         };
         let shared = run(&[bump, bump], &how).unwrap();
         assert!(shared.shares.iter().all(|share| share.track.ctas() >= 64));

@@ -6,6 +6,7 @@
 //! Everything else takes the time that it takes through the daemon, but for what the rings and the
 //! program's own host code would add.
 
+mod settling;
 mod terms;
 
 use crate::application::Application;
@@ -15,7 +16,7 @@ use crate::handover::Change;
 use crate::hardware::measured;
 use crate::history::History;
 use crate::outcome::{Profiles, RunError, Share, Shared};
-use crate::player::Player;
+use crate::player::{BATCH, Player};
 use crate::track::Track;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
@@ -35,8 +36,6 @@ use std::sync::Arc;
 const SAMPLE: Nanos = Nanos(2_000);
 /// Entries of the trace of a run whose terms change.
 const TRACE: usize = 1 << 20;
-/// A program enqueues so many launches at once.
-const BATCH: usize = 8;
 /// A run that counts waits no longer for a kernel without a profile after so many cycles and passes
 /// of each application: a kernel's first two launches are counted, and the third tells its speed.
 const COUNT_CYCLES: u64 = 2_000_000;
@@ -62,6 +61,10 @@ pub struct Run<'a> {
     pub arrivals: Vec<Vec<u64>>,
     /// What earlier runs have kept.
     pub profiles: Profiles,
+    /// Whether to tell what each application leaves in its memory ([`Outputs`]). Such a run ends
+    /// with the applications that have an end, and waits for the launches under way, which count
+    /// for nothing else. Applications without an end enqueue few launches ahead.
+    pub outputs: bool,
 }
 
 /// Runs applications together.
@@ -143,6 +146,10 @@ impl<'a> Stage<'a> {
         }
         for (player, arrivals) in stage.players.iter_mut().zip(&how.arrivals) {
             player.arrivals.clone_from(arrivals);
+        }
+        if how.outputs {
+            let endless = |player: &&mut Player<'_>| player.left.is_none();
+            stage.players.iter_mut().filter(endless).for_each(Player::enqueue_few);
         }
         if let Arrangement::Static(counts) = &how.arrangement {
             stage.pin(counts).map_err(nobody)?;
@@ -228,6 +235,10 @@ impl<'a> Stage<'a> {
             enqueued: 0,
             arrivals: Vec::new(),
             awaited: Vec::new(),
+            batch: BATCH,
+            adapts: false,
+            target: None,
+            outputs: None,
             left: None,
             has_left: false,
             track: Track::default(),
@@ -302,7 +313,7 @@ impl<'a> Stage<'a> {
             for index in 0..self.players.len() {
                 self.feed(index).map_err(|reason| self.error(index, reason))?;
             }
-            self.part_with_ended(begin, &how.arrangement);
+            self.part_with_ended(begin, how)?;
             if self.device.now() >= sample {
                 sample = self.device.now() + SAMPLE;
                 self.look(begin);
@@ -311,7 +322,8 @@ impl<'a> Stage<'a> {
                     break;
                 }
             }
-            if self.players.iter().all(Player::has_ended) {
+            if self.players.iter().all(Player::has_ended) || how.outputs && self.has_only_endless()
+            {
                 break;
             }
         }
@@ -322,6 +334,10 @@ impl<'a> Stage<'a> {
         let handovers = self
             .handovers()
             .map_err(|reason| RunError { application: "the trace".to_owned(), reason })?;
+        self.look_at_targets();
+        if how.outputs {
+            self.end_launches()?;
+        }
         Ok(Shared { handovers, ..self.told(history, counters, nanos) })
     }
 
@@ -365,6 +381,8 @@ impl<'a> Stage<'a> {
                 sms: report.map_or(0, |report| report.sms.len()),
                 sm_nanos: player.sm_nanos,
                 ctas_per_sm,
+                target: player.target,
+                outputs: player.outputs,
             }
         });
         Shared {
@@ -386,20 +404,25 @@ impl<'a> Stage<'a> {
 
     /// Closes the sessions of applications that have ended, as a process does at its end. On a
     /// static split they stay: the engine gives up the plan of all when one of them leaves.
-    fn part_with_ended(&mut self, begin: Nanos, arrangement: &Arrangement) {
+    fn part_with_ended(&mut self, begin: Nanos, how: &Run<'_>) -> Result<(), RunError> {
         let ended = |player: &Player<'_>| player.has_ended() && !player.has_left;
         if !self.players.iter().any(ended) {
-            return;
+            return Ok(());
         }
         self.look(begin);
+        self.look_at_targets();
+        if how.outputs {
+            self.digest(|player| player.has_ended())?;
+        }
         let Stage { players, engine, device, .. } = self;
         for player in players.iter_mut().filter(|player| player.has_ended()) {
-            let stays = matches!(arrangement, Arrangement::Static(_));
+            let stays = matches!(how.arrangement, Arrangement::Static(_));
             if !std::mem::replace(&mut player.has_left, true) && !stays {
                 engine.close_session(device, player.session, CloseReason::Goodbye);
             }
         }
         self.carry_out();
+        Ok(())
     }
 
     /// Notes how far everybody got, and with which SMs.
@@ -418,15 +441,16 @@ impl<'a> Stage<'a> {
     fn feed(&mut self, index: usize) -> Result<(), String> {
         loop {
             let player = &mut self.players[index];
-            player.awaited.retain(|sequence| self.replies.remove(sequence).is_none());
+            let now = self.device.now();
+            player.await_batches(now, |sequence| self.replies.remove(&sequence).is_some());
             let pass = &player.application.pass;
             let whole = !player.application.restored.is_empty();
             let (size, ahead) =
-                if whole { (pass.len(), 1) } else { (BATCH, player.batches_ahead()) };
+                if whole { (pass.len(), 1) } else { (player.batch, player.batches_ahead()) };
             let size = player
                 .left
                 .map_or(size, |left| usize::try_from(left).unwrap_or(usize::MAX).min(size));
-            let size = player.arrived(size, self.device.now().saturating_sub(self.begin).0);
+            let size = player.arrived(size, now.saturating_sub(self.begin).0);
             if pass.is_empty()
                 || size == 0
                 || player.awaited.len() >= usize::try_from(ahead).unwrap_or(1)
@@ -442,7 +466,7 @@ impl<'a> Stage<'a> {
             let Player { session, streams, .. } = &self.players[index];
             let stream = Some(streams[0]).filter(|_| streams.len() == 1);
             let sequence = self.send(*session, Request::Synchronize { stream });
-            self.players[index].awaited.push(sequence);
+            self.players[index].awaited.push((sequence, self.device.now()));
         }
     }
 
@@ -456,13 +480,10 @@ impl<'a> Stage<'a> {
     fn restore(&mut self, index: usize) -> Result<(), String> {
         let player = &self.players[index];
         for restored in &player.application.restored {
-            let contents = player.application.buffers[restored.buffer].placed(&player.places);
-            let range =
-                usize::try_from(restored.offset).ok().zip(usize::try_from(restored.bytes).ok());
-            let bytes = range.and_then(|(from, length)| contents.get(from..from + length));
+            let bytes = restored.of(player.application, &player.places);
             let bytes = bytes.ok_or("what is restored is not in its buffer")?;
             let to = DeviceAddress(player.places[restored.buffer] + restored.offset);
-            self.device.poke(to, bytes).map_err(|error| error.to_string())?;
+            self.device.poke(to, &bytes).map_err(|error| error.to_string())?;
         }
         Ok(())
     }

@@ -163,9 +163,10 @@ fn half(number: f32) -> u16 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_device::{AddressRange, Device, Event, GridSpec, Horizon, Outcome, Work};
-    use partita_emu::{EmulatedGpu, Options, Spec, Timing};
-    use partita_model::{DeviceAddress, ModuleId, OperationId, StreamId, WindowId};
+    use crate::outputs::Program;
+    use partita_device::Device as _;
+    use partita_emu::Spec;
+    use partita_model::DeviceAddress;
 
     fn number(half: [u8; 2]) -> f64 {
         let bits = u32::from(u16::from_le_bytes(half));
@@ -209,57 +210,15 @@ mod tests {
 
     /// All buffers after one pass, without time.
     fn executed(server: &Application) -> Vec<Vec<u8>> {
-        let options = Options { timing: Timing::Off, ..Options::default() };
-        let mut gpu = EmulatedGpu::new(Spec::named("gpgpu-sim-24").unwrap(), options);
-        let (window, stream) = (WindowId(1), StreamId(1));
-        let bytes = 64 << 20;
-        let base = gpu.reserve(window, bytes).unwrap();
-        gpu.create_stream(stream).unwrap();
-        let mut places = Vec::new();
-        let mut next = base.0;
-        for buffer in &server.buffers {
-            let start = DeviceAddress(next);
-            gpu.allocate(window, AddressRange { start, bytes: buffer.bytes }).unwrap();
-            let mut contents = buffer.contents.clone();
-            contents.resize(usize::try_from(buffer.bytes).unwrap(), 0);
-            gpu.poke(start, &contents).unwrap();
-            places.push(next);
-            next = (next + buffer.bytes).next_multiple_of(1 << 16);
-        }
-        for (id, text) in (0..).zip(&server.modules) {
-            gpu.load_module(ModuleId(id), window, Arc::clone(text)).unwrap();
-        }
-        for (operation, step) in (0..).zip(&server.pass) {
-            let launch = GridSpec {
-                cooperative: false,
-                module: ModuleId(step.module as u64),
-                kernel: step.kernel.as_str().into(),
-                grid: step.grid,
-                block: step.block,
-                dynamic_shared: step.dynamic_shared,
-                params: step.placed(&places),
-                access: vec![AddressRange { start: base, bytes }],
-            };
-            gpu.enqueue(stream, OperationId(operation), Work::Launch(launch)).unwrap();
-        }
-        let mut done = 0;
-        while done < server.pass.len() {
-            let mut events = Vec::new();
-            gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut events);
-            assert!(!events.is_empty(), "{done} launches have ended");
-            for event in events {
-                if let Event::Done { outcome, .. } = event {
-                    assert_eq!(outcome, Outcome::Complete, "launch {done}");
-                    done += 1;
-                }
-            }
-        }
+        let spec = Spec::named("gpgpu-sim-24").unwrap();
+        let mut program = Program::new(server, &spec).unwrap();
+        program.launch_up_to(server.pass.len() as u64).unwrap();
         let contents = |(place, buffer): (&u64, &Buffer)| {
             let mut bytes = vec![0; usize::try_from(buffer.bytes).unwrap()];
-            gpu.peek(DeviceAddress(*place), &mut bytes).unwrap();
+            program.gpu.peek(DeviceAddress(*place), &mut bytes).unwrap();
             bytes
         };
-        places.iter().zip(&server.buffers).map(contents).collect()
+        program.places.iter().zip(&server.buffers).map(contents).collect()
     }
 
     /// What a kernel should have made of matrices of `f64`, row by row.

@@ -22,6 +22,16 @@ impl Stage<'_> {
         })
     }
 
+    /// Notes what became of latency targets. Applications that have left keep what was noted last.
+    pub(super) fn look_at_targets(&mut self) {
+        for report in self.engine.application_reports() {
+            let player = self.players.iter_mut().find(|player| player.id == report.id);
+            if let Some(player) = player.filter(|_| report.target.is_some()) {
+                player.target = report.target;
+            }
+        }
+    }
+
     fn partitions(&self) -> Partitions {
         let reports = self.engine.partition_reports().into_iter();
         reports.map(|report| (report.application, report.sms)).collect()

@@ -1,11 +1,13 @@
 //! `partita bench latency`: the latency of a server's requests beside batch programs.
 
+mod left_behind;
 mod rows;
 mod ways;
 
 use crate::cd_search::seeds::combined;
 use crate::evaluation::{Evaluation, Studied, write_files};
 use clap::{Args, ValueEnum as _};
+use left_behind::Alone;
 use partita_bench::percentiles::percentile;
 use partita_bench::requests::{Process, Traffic, server};
 use partita_bench::{
@@ -14,7 +16,8 @@ use partita_bench::{
 use partita_cli::failure::Failure;
 use partita_cli::report::Report;
 use partita_emu::Spec;
-use rows::{Measured, Row, best, csv, metrics, plot, table};
+use partita_model::{LatencyTarget, Nanos};
+use rows::{Measured, Row, TARGET, best, compare_targets, csv, metrics, plot, table};
 use ways::Way;
 
 const EXAMPLES: &str = "\
@@ -27,10 +30,17 @@ Examples:
       two ways to share, beside one batch program
   partita bench latency --quick --server transformer --ways latency-and-batch,oracle
       requests of 35 launches of a transformer's kernels, beside the best fixed split
+  partita bench latency --quick --ways latency-and-batch,latency-target
+      SMs that a latency target saves, and the speed that the batch program gains by it
   partita bench latency --arrivals bursty --out plots
       requests that come eight at a time, and the distribution of their latency as plots
   partita bench latency --json | jq '.metrics[] | {name, value}'
       the same, as JSON
+
+After each way the server's and the batch program's device buffers are compared with those of the
+same launches alone, as they were written. A difference is a failure with the buffer's name.
+Programs that add floating-point numbers by atomics are left out: their sums depend on the order of
+CTAs.
 
 Runs are kept under PARTITA_CACHE_DIR, else XDG_CACHE_HOME/partita. A new build of this program
 computes them again.";
@@ -146,9 +156,11 @@ impl LatencyArgs {
             return Err(Failure::new(text).with_code(2));
         }
         let spec = Spec::find(self.common.spec.as_deref().unwrap_or(SPEC))?;
-        let mut studied = Vec::new();
+        let (mut studied, mut failures) = (Vec::new(), Vec::new());
         for &seed in &self.seeds {
-            studied.push(self.study(&spec, &loads, seed)?);
+            let (one, different) = self.study(&spec, &loads, seed)?;
+            studied.push(one);
+            failures.extend(different.into_iter().map(|line| format!("seed {seed}, {line}")));
         }
         let report = Report {
             bench: "latency".into(),
@@ -161,7 +173,11 @@ impl LatencyArgs {
             seed: self.seeds[0],
             metrics: combined(studied.iter().map(|studied| &*studied.metrics)),
         };
-        self.common.shown(&report, &self.seeds, &studied)
+        let shown = self.common.shown(&report, &self.seeds, &studied)?;
+        match &*failures {
+            [] => Ok(shown),
+            _ => Err(Failure::new(failures.join("\n")).after(shown)),
+        }
     }
 
     fn loads(&self) -> Vec<f64> {
@@ -204,25 +220,34 @@ impl LatencyArgs {
         Ok(found)
     }
 
-    fn study(&self, spec: &Spec, loads: &[f64], seed: u64) -> Result<Studied, Failure> {
+    /// Measures with one seed. What applications left otherwise than alone comes beside it.
+    fn study(
+        &self,
+        spec: &Spec,
+        loads: &[f64],
+        seed: u64,
+    ) -> Result<(Studied, Vec<String>), Failure> {
         let server = self.server.application(seed);
         let all: Vec<Application> =
             workloads(seed).into_iter().map(|one| one.application).collect();
         let neighbours = self.neighbours(&all)?;
-        let mut cells = Evaluation::cells(seed)?;
+        let mut cells = Evaluation::cells(seed)?.with_outputs();
         let original = Arrangement::Original(spec.sms);
         let sparse = Traffic::new(Process::Poisson, SPARSE, PAUSE, seed);
         let first = cell(spec, &server, &sparse, (None, original.clone()));
         self.common.compute("a request", &mut cells, std::slice::from_ref(&first))?;
         let single = percentile(&latencies(&server, &sparse, &cells.get(&first)?), 0.5);
-        let arrangements = |way: Way| way.arrangements(spec.sms, self.common.quick);
-        let mut rows = Vec::new();
+        let (mut rows, mut different) = (Vec::new(), Vec::new());
         for &load in loads {
             let traffic =
                 Traffic::new(self.arrivals.process(), self.requests(), single / load, seed);
             let here =
                 |neighbour, arrangement| cell(spec, &server, &traffic, (neighbour, arrangement));
             let alone = here(None, original.clone());
+            self.common.compute("alone", &mut cells, std::slice::from_ref(&alone))?;
+            let unshared = latencies(&server, &traffic, &cells.get(&alone)?);
+            let target = target(&unshared);
+            let arrangements = |way: Way| way.arrangements(spec.sms, self.common.quick, target);
             let mut wanted = vec![alone.clone()];
             wanted.extend(neighbours.iter().map(|one| batch_alone(spec, one, &traffic)));
             for &neighbour in &neighbours {
@@ -230,9 +255,9 @@ impl LatencyArgs {
                 wanted.extend(all.map(|arrangement| here(Some(neighbour), arrangement)));
             }
             self.common.compute("requests", &mut cells, &wanted)?;
+            let outputs = Alone::new(spec, &mut cells, &wanted)?;
             let alone = cells.get(&alone)?;
             let left = left(&alone);
-            let unshared = latencies(&server, &traffic, &alone);
             for &neighbour in &neighbours {
                 let speed =
                     batch(&batch_alone(spec, neighbour, &traffic), &mut cells, 0, &traffic)?;
@@ -241,21 +266,27 @@ impl LatencyArgs {
                     for arrangement in arrangements(way) {
                         let cell = here(Some(neighbour), arrangement);
                         let batch = batch(&cell, &mut cells, 1, &traffic)? / speed.max(1e-9);
+                        let shared = cells.get(&cell)?;
                         tried.push(Row::new(Measured {
                             load,
                             neighbour: &neighbour.name,
                             way,
                             arrangement: &cell.arrangement,
-                            latencies: latencies(&server, &traffic, &cells.get(&cell)?),
+                            latencies: latencies(&server, &traffic, &shared),
                             alone: &unshared,
                             batch,
                             left,
+                            held: held(&shared),
+                            target: shared.shares.first().and_then(|share| share.target),
+                            outputs: outputs.compare(&cell.applications, &shared),
                         }));
                     }
+                    different.extend(tried.iter().flat_map(Row::failures));
                     rows.extend(best(tried));
                 }
             }
         }
+        compare_targets(&mut rows);
         if let Some(folder) = &self.common.out {
             let of_seed = folder.join(format!("seed-{seed}"));
             let folder = if self.seeds.len() > 1 { &of_seed } else { folder };
@@ -267,7 +298,7 @@ impl LatencyArgs {
                 }
             }
         }
-        Ok(Studied { metrics: metrics(&rows, single), text: table(&rows) })
+        Ok((Studied { metrics: metrics(&rows, single), text: table(&rows) }, different))
     }
 }
 
@@ -307,6 +338,19 @@ fn cycles(spec: &Spec, nanos: u64) -> u64 {
 
 fn latencies(server: &Application, traffic: &Traffic, shared: &Shared) -> Vec<f64> {
     shared.shares.first().map(|share| traffic.latencies(server, &share.track)).unwrap_or_default()
+}
+
+/// The server's latency target: a multiple of its 99th percentile alone.
+fn target(alone: &[f64]) -> Option<LatencyTarget> {
+    let nanos = TARGET * percentile(alone, 0.99);
+    let nanos = std::time::Duration::try_from_secs_f64(nanos / 1e9).ok()?;
+    LatencyTarget::of(Nanos(u64::try_from(nanos.as_nanos()).ok()?))
+}
+
+/// SMs that the server held in the mean over the run.
+fn held(shared: &Shared) -> f64 {
+    let nanos = shared.shares.first().map_or(0, |share| share.sm_nanos);
+    nanos as f64 / (shared.nanos as f64).max(1.0)
 }
 
 /// The part of the SM-time that the server leaves alone. An SM is used while it holds a CTA.

@@ -1,15 +1,17 @@
 //! What became of the runs: as figures, as a table, as CSV, and as plots.
 
+use super::left_behind::LeftBehind;
 use super::ways::Way;
 use partita_bench::Arrangement;
 use partita_bench::percentiles::{interval, percentile};
 use partita_bench::plot::{Line, curves};
 use partita_cli::report::Metric;
 use partita_cli::table::Table;
+use partita_model::TargetReport;
 use std::fmt::Write as _;
 
 /// A target is met within this many times the 99th percentile alone.
-const TARGET: f64 = 1.5;
+pub const TARGET: f64 = 1.5;
 /// An oracle's 99th percentile is at most this many times that alone, where it can be.
 const WITHIN: f64 = 1.05;
 /// The percentiles that are told, and their names.
@@ -34,6 +36,15 @@ pub struct Row {
     batch: f64,
     /// The same as a part of the SM-time that the server leaves alone.
     of_left: f64,
+    /// SMs that the server held in the mean.
+    held: f64,
+    /// What became of the server's latency target, where it has one.
+    target: Option<TargetReport>,
+    /// By how much the batch program is faster than beside the same server without a target, as a
+    /// part of that, where both were measured.
+    gained: Option<f64>,
+    /// What programs left in their memory.
+    outputs: LeftBehind,
     /// All latencies in nanoseconds.
     all: Vec<f64>,
 }
@@ -52,14 +63,19 @@ pub struct Measured<'a> {
     pub batch: f64,
     /// The part of the SM-time that the server leaves alone.
     pub left: f64,
+    /// SMs that the server held in the mean over the run.
+    pub held: f64,
+    /// What became of the server's latency target, where it has one.
+    pub target: Option<TargetReport>,
+    /// What programs left in their memory.
+    pub outputs: LeftBehind,
 }
 
 impl Row {
     pub fn new(measured: Measured<'_>) -> Row {
-        let Measured { load, neighbour, way, arrangement, latencies, alone, batch, left } =
-            measured;
-        let target = TARGET * percentile(alone, 0.99);
-        let within = latencies.iter().filter(|latency| **latency <= target).count();
+        let Measured { load, neighbour, way, arrangement, latencies, alone, batch, .. } = measured;
+        let limit = TARGET * percentile(alone, 0.99);
+        let within = latencies.iter().filter(|latency| **latency <= limit).count();
         let sms = match arrangement {
             Arrangement::Static(counts) if way == Way::Oracle => counts.first().copied(),
             _ => None,
@@ -74,13 +90,41 @@ impl Row {
             alone: PARTS.map(|(part, _)| percentile(alone, part)),
             attained: within as f64 / latencies.len().max(1) as f64,
             batch,
-            of_left: batch / left.max(1e-9),
+            of_left: batch / measured.left.max(1e-9),
+            held: measured.held,
+            target: measured.target,
+            gained: None,
+            outputs: measured.outputs,
             all: latencies,
         }
     }
 
+    /// Buffers that hold other words than alone, each in a line.
+    pub fn failures(&self) -> Vec<String> {
+        let Row { load, neighbour, way, outputs, .. } = self;
+        let line = |buffer: &String| {
+            format!(
+                "load {load}, beside {neighbour}, {}: {buffer} holds other words than after the \
+                 same launches alone",
+                way.name()
+            )
+        };
+        outputs.different.iter().map(line).collect()
+    }
+
     fn over_alone(&self) -> f64 {
         self.latency[1] / self.alone[1].max(1e-9)
+    }
+}
+
+/// Notes what the batch programs gained by a latency target of the server.
+pub fn compare_targets(rows: &mut [Row]) {
+    let of = |row: &Row| (row.load.to_bits(), row.neighbour.clone());
+    let without = rows.iter().filter(|row| row.way == Way::LatencyAndBatch);
+    let without: Vec<_> = without.map(|row| (of(row), row.batch)).collect();
+    for row in rows.iter_mut().filter(|row| row.way == Way::LatencyTarget) {
+        let known = without.iter().find(|(place, _)| *place == of(row));
+        row.gained = known.map(|(_, batch)| row.batch / batch.max(1e-9) - 1.0);
     }
 }
 
@@ -136,6 +180,24 @@ pub fn metrics(rows: &[Row], single: f64) -> Vec<Metric> {
         metrics.push(Metric::plain(name("batch program"), 100.0 * row.batch, "%"));
         let of_left = name("batch program, of the SM-time left");
         metrics.push(Metric::plain(of_left, 100.0 * row.of_left, "%"));
+        if let Some(TargetReport { seen, missed, sms, .. }) = row.target {
+            let kept = 100.0 * (seen.saturating_sub(missed)) as f64 / (seen as f64).max(1.0);
+            metrics.push(Metric::plain(name("kept its target, as the engine tells"), kept, "%"));
+            let sms = sms.map(|sms| Metric::plain(name("SMs for the target"), sms.into(), ""));
+            metrics.extend(sms);
+        }
+        if row.held > 0.0 {
+            metrics.push(Metric::plain(name("SMs held by the server, mean"), row.held, ""));
+        }
+        metrics.extend(row.gained.map(|gained| {
+            Metric::plain(name("batch program, gained by the target"), 100.0 * gained, "%")
+        }));
+        let different = row.outputs.different.len();
+        metrics.push(Metric {
+            goal: Some(0.0),
+            met: Some(different == 0),
+            ..Metric::plain(name("buffers that differ from the run alone"), different as f64, "")
+        });
     }
     metrics
 }
@@ -156,9 +218,12 @@ pub fn table(rows: &[Row]) -> String {
         "IN TIME",
         "BATCH",
         "OF LEFT",
+        "SMS HELD",
+        "GAINED",
+        "BUFFERS",
     ]);
     for row in rows {
-        let way = match row.sms {
+        let way = match row.sms.or(row.target.and_then(|target| target.sms)) {
             Some(sms) => format!("{}, {sms} SMs", row.way.name()),
             None => row.way.name().to_owned(),
         };
@@ -174,6 +239,13 @@ pub fn table(rows: &[Row]) -> String {
         cells.push(format!("{:.1} %", 100.0 * row.attained));
         cells.push(format!("{:.1} %", 100.0 * row.batch));
         cells.push(format!("{:.1} %", 100.0 * row.of_left));
+        cells.push(match row.held {
+            held if held > 0.0 => format!("{held:.1}"),
+            _ => "-".to_owned(),
+        });
+        let gained = row.gained.map(|gained| format!("{:+.1} %", 100.0 * gained));
+        cells.push(gained.unwrap_or_else(|| "-".to_owned()));
+        cells.push(row.outputs.told());
         table.row(cells);
     }
     format!(
@@ -181,7 +253,11 @@ pub fn table(rows: &[Row]) -> String {
          at that confidence, if requests are independent; - where there are too few; IN TIME: \
          requests within {TARGET} × the 99th percentile alone; BATCH: CTAs of the batch program \
          against a run without the server; OF LEFT: BATCH by the part of the SM-time that the \
-         server leaves alone\n\n{}",
+         server leaves alone; SMS HELD: the server's, in the mean; GAINED: BATCH against that \
+         beside the server without a target; latency target: with the SMs that were found to be \
+         enough; \
+         BUFFERS: device memory of both programs, against the same launches \
+         alone\n\n{}",
         table.render()
     )
 }
@@ -191,7 +267,8 @@ pub fn csv(rows: &[Row]) -> String {
     let mut text = String::from(
         "load,neighbour,way,p50_ns,p99_ns,p999_ns,alone_p50_ns,alone_p99_ns,alone_p999_ns,\
          attained,batch,batch_of_left,p50_from_ns,p50_to_ns,p99_from_ns,p99_to_ns,p999_from_ns,\
-         p999_to_ns,server_sms\n",
+         p999_to_ns,server_sms,sms_held,target_sms,gained,\
+         buffers_that_differ\n",
     );
     for row in rows {
         let _ = write!(text, "{},{},{}", row.load, row.neighbour, row.way.name());
@@ -206,9 +283,19 @@ pub fn csv(rows: &[Row]) -> String {
             };
         }
         let _ = match row.sms {
-            Some(sms) => writeln!(text, ",{sms}"),
-            None => writeln!(text, ",-"),
+            Some(sms) => write!(text, ",{sms}"),
+            None => write!(text, ",-"),
         };
+        let _ = write!(text, ",{:.2}", row.held);
+        let _ = match row.target.and_then(|target| target.sms) {
+            Some(sms) => write!(text, ",{sms}"),
+            None => write!(text, ",-"),
+        };
+        let _ = match row.gained {
+            Some(gained) => write!(text, ",{gained:.4}"),
+            None => write!(text, ",-"),
+        };
+        let _ = writeln!(text, ",{}", row.outputs.different.len());
     }
     text
 }
@@ -216,6 +303,7 @@ pub fn csv(rows: &[Row]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_model::{LatencyTarget, Nanos};
 
     fn row(requests: u32) -> Row {
         let latencies: Vec<f64> = (1..=requests).map(|number| 1e3 * f64::from(number)).collect();
@@ -229,6 +317,9 @@ mod tests {
             alone: &alone,
             batch: 0.4,
             left: 0.5,
+            held: 0.0,
+            target: None,
+            outputs: LeftBehind::default(),
         })
     }
 
@@ -237,6 +328,7 @@ mod tests {
         let rows = [row(100)];
         let text = table(&rows);
         assert!(text.lines().last().unwrap().contains("50 µs  40–61  99 µs  -     100 µs  -"));
+        assert!(text.trim_end().ends_with("same"));
         let csv = csv(&rows);
         let [head, values] = [0, 1].map(|line| csv.lines().nth(line).unwrap().split(','));
         assert_eq!(head.clone().count(), values.clone().count());
@@ -252,12 +344,37 @@ mod tests {
             ("p999_from_ns", "-"),
             ("p999_to_ns", "-"),
             ("server_sms", "-"),
+            ("sms_held", "0.00"),
+            ("target_sms", "-"),
+            ("gained", "-"),
+            ("buffers_that_differ", "0"),
         ];
         assert_eq!(figures, expected);
         let told = |rows: &[Row]| {
             metrics(rows, 1.0).iter().filter(|metric| metric.name.contains("95 %")).count()
         };
         assert_eq!((told(&rows), told(&[row(400)]), told(&[row(4_000)])), (2, 4, 6));
+    }
+
+    #[test]
+    fn a_target_tells_what_the_batch_program_gained() {
+        let of = |way, batch| Row { way, batch, ..row(20) };
+        let mut rows = [of(Way::LatencyAndBatch, 0.4), of(Way::LatencyTarget, 0.5)];
+        rows[1].target = LatencyTarget::of(Nanos(330_000)).map(|target| TargetReport {
+            target,
+            seen: 20,
+            missed: 1,
+            sms: Some(9),
+        });
+        compare_targets(&mut rows);
+        assert!(rows[0].gained.is_none());
+        assert!(table(&rows).contains("latency target, 9 SMs"), "{}", table(&rows));
+        assert!(table(&rows).contains("+25.0 %"));
+        let told = metrics(&rows, 1.0);
+        let value = |name: &str| told.iter().find(|metric| metric.name.ends_with(name));
+        let value = |name: &str| value(name).map(|metric| metric.value.round());
+        assert_eq!(value("gained by the target"), Some(25.0));
+        assert_eq!(value("as the engine tells"), Some(95.0));
     }
 
     #[test]
@@ -274,6 +391,9 @@ mod tests {
                     alone: &[10_000.0],
                     batch,
                     left: 0.5,
+                    held: 0.0,
+                    target: None,
+                    outputs: LeftBehind::default(),
                 })
             });
             best(rows).and_then(|row| row.sms)

@@ -1,7 +1,7 @@
 //! The ways to share a GPU between the server and a batch program.
 
 use partita_bench::Arrangement;
-use partita_model::{Priority, Terms};
+use partita_model::{LatencyTarget, Priority, Terms};
 
 /// Parts of the SMs by which the oracle's splits differ.
 const PARTS: u16 = 12;
@@ -25,6 +25,9 @@ pub enum Way {
     CdSearch,
     /// CD-search, with the priority `latency` for the server and `batch` for the batch program.
     LatencyAndBatch,
+    /// The same with a latency target for the server, of 1.5 × the 99th percentile alone: it gets
+    /// the fewest SMs that meet the target.
+    LatencyTarget,
     /// The best fixed split: of all that keep the 99th percentile within 1.05 × that alone, the one
     /// with the most work of the batch program, and where none does, the one with the lowest 99th
     /// percentile. With --quick only where it is named.
@@ -42,14 +45,21 @@ impl Way {
             Way::Even => "even",
             Way::CdSearch => "cd-search",
             Way::LatencyAndBatch => "latency and batch",
+            Way::LatencyTarget => "latency target",
             Way::Oracle => "oracle",
         }
     }
 
     /// How the server and the batch program, in this order, may share this many SMs: the best
     /// arrangement counts ([`super::rows::best`]). A quick run tries fewer.
-    pub fn arrangements(self, sms: u16, quick: bool) -> Vec<Arrangement> {
+    pub fn arrangements(
+        self,
+        sms: u16,
+        quick: bool,
+        target: Option<LatencyTarget>,
+    ) -> Vec<Arrangement> {
         let priority = |priority| Terms { priority: Some(priority), ..Terms::default() };
+        let with_target = |target| Terms { target, ..priority(Priority::Latency) };
         vec![match self {
             Way::TimeSlices => Arrangement::TimeSlice,
             Way::Mps => Arrangement::Mps,
@@ -59,7 +69,10 @@ impl Way {
             Way::Even => Arrangement::Even,
             Way::CdSearch => Arrangement::CdSearch,
             Way::LatencyAndBatch => {
-                Arrangement::Terms(vec![priority(Priority::Latency), priority(Priority::Batch)])
+                Arrangement::Terms(vec![with_target(None), priority(Priority::Batch)])
+            }
+            Way::LatencyTarget => {
+                Arrangement::Terms(vec![with_target(target), priority(Priority::Batch)])
             }
             Way::Oracle => return splits(sms, if quick { QUICK_PARTS } else { PARTS }),
         }]
@@ -80,7 +93,7 @@ mod tests {
     #[test]
     fn the_oracle_tries_splits_of_all_sms() {
         let counts = |sms, quick| {
-            let tried = Way::Oracle.arrangements(sms, quick).into_iter();
+            let tried = Way::Oracle.arrangements(sms, quick, None).into_iter();
             let own = tried.map(|arrangement| match arrangement {
                 Arrangement::Static(counts) => {
                     assert_eq!(counts.iter().sum::<u16>(), sms);

@@ -1,11 +1,10 @@
 //! `partita bench shares`: SMs and speed that applications get, against what their terms ask for.
 //!
 //! Each run gives applications parts of the SMs in one of four ways: a minimum that is also the
-//! maximum, a weight, or a fixed split without a policy. The last application's minimum is one SM
-//! less, because minima never take the last SM. A fourth way is a thread percentage of MPS, under
-//! which SMs held are not known. Speed is held against two runs alone on the same
-//! number of SMs: the kernels as they were written, and the same workers that share. The second
-//! tells what neighbours cost, and the first also what being resizable costs.
+//! maximum, a weight, or a fixed split without a policy. A fourth way is a thread percentage of
+//! MPS, under which SMs held are not known. Speed is held against two runs alone on the same number
+//! of SMs: the kernels as they were written, and the same workers that share. The second tells what
+//! neighbours cost, and the first also what being resizable costs.
 //! Further runs change shares and measure how long running kernels take to follow ([`changes`]).
 
 mod changes;
@@ -154,13 +153,11 @@ impl Way {
 
     /// Terms with so many SMs as the minimum and the maximum of each.
     fn bounds(asked: &[u16]) -> Vec<Terms> {
-        // Minima never take the last SM: the last application's is one less.
-        let bounds = |(place, &sms): (usize, &u16)| {
-            let least = sms - u16::from(place + 1 == asked.len());
-            let (min, max) = (SmAmount::Sms(least), SmAmount::Sms(sms));
-            Terms { min: (least > 0).then_some(min), max: Some(max), ..Terms::default() }
+        let bounds = |&sms: &u16| {
+            let amount = Some(SmAmount::Sms(sms));
+            Terms { min: amount, max: amount, ..Terms::default() }
         };
-        asked.iter().enumerate().map(bounds).collect()
+        asked.iter().map(bounds).collect()
     }
 
     fn arrangement(self, sms: u16, parts: &[u16], asked: &[u16]) -> Arrangement {
