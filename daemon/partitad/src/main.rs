@@ -5,6 +5,10 @@ use partitad::readiness::Readiness;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use std::process::ExitCode;
 
+/// Answers of the API are many small pieces of memory, which glibc's allocator is slow to give.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let options = Options::read();
     if options.check_config {

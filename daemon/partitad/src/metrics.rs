@@ -52,13 +52,14 @@ impl GpuPage {
     pub fn new(
         gpu: GpuNumber,
         (facts, restarts): (Option<DeviceFacts>, u32),
-        accounts: Option<AccountsReport>,
+        mut accounts: Option<AccountsReport>,
         quotas: &[MemoryQuota],
     ) -> GpuPage {
         let uuid = facts.as_ref().map(|facts| uuid_text(&facts.uuid)).unwrap_or_default();
         let labels = vec![("gpu", gpu.0.to_string()), ("uuid", uuid)];
-        let applications = accounts.iter().flat_map(|accounts| &accounts.applications);
-        let page = |account: &ApplicationAccount| {
+        let applications =
+            accounts.as_mut().map(|accounts| std::mem::take(&mut accounts.applications));
+        let page = |account: ApplicationAccount| {
             let own = [
                 ("partition", account.id.0.to_string()),
                 ("tenant", account.tenant.0.to_string()),
@@ -69,11 +70,11 @@ impl GpuPage {
             let own_limit = account.entitlement.and_then(|own| own.memory);
             ApplicationPage {
                 labels: labels.iter().cloned().chain(own).collect(),
-                account: account.clone(),
                 memory_limit: quota.into_iter().chain(own_limit.map(MemoryAmount::bytes)).min(),
+                account,
             }
         };
-        let applications = applications.map(page).collect();
+        let applications = applications.into_iter().flatten().map(page).collect();
         GpuPage { labels, facts, restarts, accounts, applications }
     }
 
@@ -192,7 +193,8 @@ impl Page {
         let energy = of(|gpu| Some(seconds(gpu.accounts.as_ref()?.energy_nj?)));
         counters(encoder, metric, energy)?;
         let metric = ("applications", "Applications that have a session", None);
-        let count = of(|gpu| Some(as_float(gpu.accounts.as_ref()?.applications.len() as u64)));
+        let count =
+            of(|gpu| gpu.accounts.as_ref().map(|_| as_float(gpu.applications.len() as u64)));
         gauges(encoder, metric, count)?;
         let metric = (
             "system_throughput",

@@ -2,7 +2,7 @@
 //!
 //! The limit holds for the time in which `partita-gpu` could have answered: the time since the
 //! question, without the waits of its answering threads for a processor. An overloaded host
-//! therefore makes no answer late. A process that is stopped, sleeps or loops exceeds the limit as
+//! therefore makes no answer late, but for waits in the first [`PROMPT`]. A process that is stopped, sleeps or loops exceeds the limit as
 //! on an idle host, because it does not wait for a processor.
 //!
 //! Linux counts the waits (`/proc/PID/task/TID/schedstat`, second number, in nanoseconds;
@@ -18,14 +18,22 @@ use tokio::time::Instant;
 /// measures the device for the answer.
 pub const ANSWER_LIMIT: Duration = Duration::from_secs(10);
 
+/// Nearly all answers come within this time, in which waits are not looked for: their counts are
+/// files, and reading them takes longer than most answers.
+const PROMPT: Duration = Duration::from_millis(20);
+
 /// The shortest time between two looks at the count of waits.
 const SHORTEST_LOOK: Duration = Duration::from_millis(100);
 
 /// The outcome of `exchange` with the process `pid`; `None` where it exceeds the limit.
 pub async fn in_time<T>(pid: u32, limit: Duration, exchange: impl Future<Output = T>) -> Option<T> {
     let mut exchange = std::pin::pin!(exchange);
-    let (start, waited_before) = (Instant::now(), waited(pid));
-    let mut left = limit;
+    let start = Instant::now();
+    if let Ok(outcome) = tokio::time::timeout(limit.min(PROMPT), &mut exchange).await {
+        return Some(outcome);
+    }
+    let waited_before = waited(pid);
+    let mut left = limit.saturating_sub(start.elapsed());
     while !left.is_zero() {
         let look = left.max(SHORTEST_LOOK);
         if let Ok(outcome) = tokio::time::timeout(look, &mut exchange).await {
