@@ -161,7 +161,7 @@ mod tests {
         };
         // A kernel that is limited by DRAM hardly depends on the SMs.
         let flat: Prior<'_> =
-            &|key, _, sms| (&*key.0 == "bandwidth").then(|| if sms < 24 { 110.0 } else { 100.0 });
+            &|key, _, sms| (&*key.0 == "bandwidth").then_some(if sms < 24 { 110.0 } else { 100.0 });
         assert_eq!(expected(&made, None), 2_000);
         assert_eq!(expected(&made, Some(UNKNOWN)), 2_000);
         assert_eq!(expected(&made, Some(flat)), 1_100);
