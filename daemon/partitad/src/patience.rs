@@ -2,8 +2,9 @@
 //!
 //! The limit holds for the time in which `partita-gpu` could have answered: the time since the
 //! question, without the waits of its answering threads for a processor. An overloaded host
-//! therefore makes no answer late, but for waits in the first [`PROMPT`]. A process that is stopped, sleeps or loops exceeds the limit as
-//! on an idle host, because it does not wait for a processor.
+//! therefore makes no answer late, but for waits in the first [`PROMPT`]. A process that is
+//! stopped, sleeps or loops exceeds the limit as on an idle host, because it does not wait for a
+//! processor.
 //!
 //! Linux counts the waits (`/proc/PID/task/TID/schedstat`, second number, in nanoseconds;
 //! `Documentation/scheduler/sched-stats.rst`). On a host without this count the limit holds for the

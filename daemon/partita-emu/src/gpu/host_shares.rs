@@ -8,8 +8,8 @@
 //! window waits while it is more than [`AHEAD`] above the level (start-time fair queueing).
 //!
 //! Invariants: of the windows with work on SMs one never waits. A window that used less than its
-//! share is at most [`BEHIND`] below the level, so it saves nothing else up. Device time stays as it
-//! is: a window that waits is late.
+//! share is at most [`BEHIND`] below the level, so it saves nothing else up. Device time stays as
+//! it is: a window that waits is late.
 
 use partita_model::WindowId;
 use std::collections::BTreeMap;
