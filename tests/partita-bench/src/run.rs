@@ -61,9 +61,9 @@ pub struct Run<'a> {
     pub arrivals: Vec<Vec<u64>>,
     /// What earlier runs have kept.
     pub profiles: Profiles,
-    /// Whether to tell what each application leaves in its memory ([`crate::outputs::Outputs`]). Such a run ends
-    /// with the applications that have an end, and waits for the launches under way, which count
-    /// for nothing else. Applications without an end enqueue few launches ahead.
+    /// Whether to tell what each application leaves in its memory ([`crate::outputs::Outputs`]).
+    /// Such a run ends with the applications that have an end, and waits for the launches under
+    /// way, which count for nothing else. Applications without an end enqueue few launches ahead.
     pub outputs: bool,
 }
 
