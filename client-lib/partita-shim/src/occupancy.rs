@@ -91,6 +91,7 @@ mod tests {
             threads_per_cta: 1024,
             register_parts: 4,
             shared_reserved: Bytes(1024),
+            absent_sms: partita_model::SmSet::EMPTY,
         }
     }
 

@@ -96,6 +96,7 @@ mod tests {
                 threads_per_cta: 1,
                 register_parts: 4,
                 shared_reserved: Bytes(1024),
+                absent_sms: partita_model::SmSet::EMPTY,
                 memory: Bytes(1),
                 llc: Bytes(1),
                 shared_per_sm: Bytes(1),

@@ -2,7 +2,9 @@
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::handshake::MAX_NAME;
-use partita_model::{Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, Timekeeping};
+use partita_model::{
+    Bytes, ComputeCapability, DeviceFacts, DeviceKind, GpuNumber, SmSet, Timekeeping,
+};
 
 /// The most GPUs of one daemon.
 pub const MAX_GPUS: usize = 16;
@@ -146,6 +148,8 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
         shared_per_cta_optin: Bytes(reader.u64("shared memory per CTA")?),
         register_parts,
         shared_reserved,
+        // No program asks for numbers of SMs.
+        absent_sms: SmSet::EMPTY,
         name: reader.text(MAX_NAME, "device name")?,
     })
 }
@@ -177,6 +181,7 @@ mod tests {
             threads_per_cta: 1024,
             register_parts: 4,
             shared_reserved: Bytes(1024),
+            absent_sms: SmSet::EMPTY,
         };
         GpuOffer { number: GpuNumber(number), facts }
     }

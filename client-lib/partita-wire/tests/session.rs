@@ -52,6 +52,7 @@ fn welcome(server: &ServerSession) -> Welcome {
             threads_per_cta: 1024,
             register_parts: 4,
             shared_reserved: Bytes(1024),
+            absent_sms: partita_model::SmSet::EMPTY,
         },
         window: Window { base: DeviceAddress(1 << 40), bytes: 1 << 36 },
         layout: server.layout(),

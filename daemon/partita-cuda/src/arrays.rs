@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Arrays have numbers from here on, above all addresses of a GPU.
-const FIRST: u64 = 1 << 60;
+pub(crate) const FIRST: u64 = 1 << 60;
 const ALIGNMENT: u64 = 512;
 
 /// An array and its shape, for copies.

@@ -10,8 +10,9 @@
 //! primary context. A context is kept until another set needs its place.
 
 use crate::cache::Cache;
-use crate::driver::{Context, Event, Failure, Green, Library, LinkError, Pinned, SmGroup};
-use partita_model::{Dim3, SmId, SmSet};
+use crate::driver::{Context, Event, Failure, Green, SmGroup};
+use crate::numbers::{NumbersError, Seer};
+use partita_model::SmSet;
 use std::sync::Arc;
 
 /// Streams of each green context. This many of the programs' streams can launch machine code in it
@@ -21,19 +22,13 @@ pub(crate) const STREAMS: usize = 4;
 /// The most green contexts at a time.
 pub(crate) const MOST_CONTEXTS: usize = 16;
 
-const PTX: &str = include_str!("../../../kernels-ptx/device/where.ptx");
-const KERNEL: &str = "partita_where";
-const THREADS: u32 = 1024;
-/// CTAs of `THREADS` threads that fit on an SM: together they use all of its threads.
-const CTAS_PER_SM: u32 = 2;
-
 /// The reason why the groups are unknown.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum MeasureError {
     #[error(transparent)]
     Driver(#[from] Failure),
     #[error(transparent)]
-    Link(#[from] LinkError),
+    Numbers(#[from] NumbersError),
     #[error("the driver reports a group of {said} SMs, whose CTAs ran on {seen} SMs")]
     Differs { said: u32, seen: SmSet },
     #[error("SMs {0} are in two groups")]
@@ -54,17 +49,13 @@ impl Groups {
         cache: Option<&Cache>,
     ) -> Result<Groups, MeasureError> {
         let parts = context.sm_groups(1, usize::MAX)?;
-        let image = match cache.and_then(|cache| cache.find(PTX)) {
-            Some(image) => image,
-            None => {
-                let image = context.compile(PTX)?;
-                cache.inspect(|cache| cache.keep(PTX, &image));
-                image
-            }
+        let most = parts.iter().map(|group| group.sms).max().unwrap_or(0);
+        let seer = Seer::load(context, cache, most)?;
+        let found = match seer.is_for_all_contexts() {
+            true => seen(context, &seer, &parts),
+            false => Err(Failure::unsupported("cuLibraryLoadData").into()),
         };
-        let library = Library::load(context, &image)?;
-        let found = seen(context, &library, &parts);
-        library.unload()?;
+        seer.unload()?;
         let mut found: Vec<(SmSet, SmGroup)> = found?.into_iter().zip(parts).collect();
         found.sort_by_key(|(sms, _)| sms.iter().next());
         let mut all = SmSet::EMPTY;
@@ -97,32 +88,16 @@ impl Groups {
 /// The SMs on which CTAs of each group ran.
 fn seen(
     context: &Arc<Context>,
-    library: &Library,
+    seer: &Seer,
     parts: &[SmGroup],
 ) -> Result<Vec<SmSet>, MeasureError> {
-    let kernel = library.kernel(KERNEL)?;
-    let most = parts.iter().map(|group| group.sms).max().unwrap_or(0) * CTAS_PER_SM;
-    let words = Pinned::new(context, most as usize * 4)?;
     let mut all = Vec::new();
     for group in parts {
         let green = context.green_of(std::slice::from_ref(group), 1)?;
-        let ctas = group.sms * CTAS_PER_SM;
-        words.write(0, &vec![0; words.bytes()]);
-        let mut params = words.device_address().to_le_bytes();
-        let ran = green.streams.iter().try_for_each(|stream| {
-            stream.launch(kernel, [Dim3::linear(ctas), Dim3::linear(THREADS)], 0, &mut params)?;
-            stream.synchronize()
-        });
+        let mut streams = green.streams.iter();
+        let places = streams.try_fold(SmSet::EMPTY, |_, stream| seer.places(stream, group.sms));
         green.destroy()?;
-        ran?;
-        let mut bytes = vec![0; ctas as usize * 4];
-        words.read(0, &mut bytes);
-        let numbers = bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word));
-        let seen: SmSet = numbers
-            .filter_map(|number| u16::try_from(number.checked_sub(1)?).ok())
-            .filter(|sm| *sm < SmSet::CAPACITY)
-            .map(SmId)
-            .collect();
+        let seen = places?;
         if u32::from(seen.len()) != group.sms {
             return Err(MeasureError::Differs { said: group.sms, seen });
         }

@@ -3,8 +3,9 @@
 //!
 //! The session's memory is mapped a second time in this process, at the addresses where kernels
 //! access it, in a hole of the window's reserved addresses. A GPU that uses the host's page tables
-//! finds it there. Nothing is page-locked: pages come and go with the program's use. The driver
-//! does not know this memory, so functions of the host copy and fill it, in their streams
+//! finds it there, and nothing is page-locked: pages come and go with the program's use. For
+//! another GPU the loading thread page-locks the memory, of which each window has less then. The
+//! driver does not know this memory, so functions of the host copy and fill it, in their streams
 //! ([`crate::tasks`]).
 
 use partita_device::{AddressRange, DeviceError, HostSpan};
@@ -17,6 +18,8 @@ pub(crate) struct HostRange {
     start: u64,
     memory: HostSpan,
     _twin: Box<dyn Any + Send + Sync>,
+    /// Whether the driver page-locks it.
+    pub(crate) is_locked: bool,
     /// Managed variables lie from this address to the end.
     variables_from: u64,
     /// Lengths of managed variables, by address.
@@ -32,7 +35,19 @@ impl HostRange {
         variables: u64,
     ) -> HostRange {
         let variables_from = start + memory.bytes().saturating_sub(variables);
-        HostRange { start, memory, _twin: twin, variables_from, variables: BTreeMap::new() }
+        HostRange {
+            start,
+            memory,
+            _twin: twin,
+            is_locked: false,
+            variables_from,
+            variables: BTreeMap::new(),
+        }
+    }
+
+    /// Its first address and its bytes.
+    pub(crate) fn range(&self) -> (u64, u64) {
+        (self.start, self.memory.bytes())
     }
 
     fn end(&self) -> u64 {

@@ -11,13 +11,15 @@
 //!
 //! - Objects whose creation occupies the whole device (streams, page-locked memory) are made when
 //!   the device is opened.
-//! - A thread of its own compiles, loads and unloads modules (`loader`). While it loads one, the
-//!   engine lets no worker wait ([`partita_device::Device::loading_waits_for_grids`]).
+//! - A thread of its own compiles, loads and unloads modules (`loader`), in phases in which nothing
+//!   is on the device and the owner makes no call of the driver ([`partita_device::Phase`]). While
+//!   something waits for a phase, the engine lets no worker wait
+//!   ([`partita_device::Device::loading_waits_for_grids`]).
 //! - Variables of modules lie in the window. Kernels keep to the window by their own code
 //!   ([`partita_device::Device::guards`]), because the driver checks nothing.
 //! - Memory is mapped and unmapped page by page (`windows`), never allocated and freed.
-//! - Machine code that is not rewritten is loaded as a library, which belongs to no context, and
-//!   launched on streams of green contexts (`green`).
+//! - Code is loaded as a library, which belongs to no context (`code`). Machine code that is not
+//!   rewritten is launched on streams of green contexts (`green`).
 //! - Host memory for kernels is mapped at the addresses that kernels use, and the GPU reads the
 //!   host's page tables (`host`).
 //! - An operation of a stream gives arrays their memory (`arrays`).
@@ -33,6 +35,7 @@ mod arrays;
 mod cache;
 mod calibration;
 mod clock;
+mod code;
 mod device;
 pub mod doctor;
 pub mod driver;
@@ -42,6 +45,7 @@ mod host;
 mod loader;
 mod locked;
 mod news;
+mod numbers;
 mod options;
 mod signals;
 mod streams;
@@ -53,6 +57,8 @@ mod zeros;
 
 pub use device::CudaDevice;
 pub use options::{Guarding, Options, OptionsError, SignalPath};
+
+pub use numbers::NumbersError;
 
 use driver::{Failure, LoadError};
 use partita_model::ComputeCapability;
@@ -85,6 +91,9 @@ pub enum OpenError {
         "kernels are loaded lazily: set CUDA_MODULE_LOADING=EAGER in the environment of partita-gpu"
     )]
     LazyLoading,
+    /// The numbers of its SMs are unknown.
+    #[error(transparent)]
+    Numbers(#[from] NumbersError),
     /// The driver's error.
     #[error(transparent)]
     Failure(#[from] Failure),

@@ -1,157 +1,82 @@
-//! The thread for calls that may wait for the whole device: loading and unloading modules, and
-//! giving windows back. No other thread waits for it; its results ring the news.
+//! The thread for calls that may wait for the whole device and hold up all other calls: loading and
+//! unloading code, page-locking, making and ending green contexts, giving windows back.
 //!
-//! Unloading and giving back are postponed until a module is loaded or the device is idle.
+//! It makes such calls in phases only ([`partita_device::Phase`]). The owner begins a phase when
+//! nothing is on the device, and makes no call of the driver until the phase is over. So the calls
+//! have nothing to wait for, and nobody waits for them. Compiling needs no phase, and all that has
+//! become due since the last phase is done in the next one.
 
 use crate::OpenError;
 use crate::arrays::Ended;
 use crate::cache::Cache;
+use crate::code::{Code, Loaded, Variables, kernels, newest_ptx, too_new};
 use crate::driver::{
-    Context, Event, Failure, Function, FunctionAttribute, Green, Library, LinkError, Module,
-    Pinned, Registered, SmGroup, Stream,
+    Context, Event, Failure, Green, LinkError, Pinned, Registered, SmGroup, Stream,
 };
 use crate::news::News;
 use crate::windows::Remains;
-use partita_device::{AddressRange, HostMemory, KernelFacts, ModuleFacts, VariableFacts};
-use partita_model::{Bytes, DeviceAddress, ModuleId, SmSet};
-use partita_ptx::Version;
-use partita_ptx::settle::{Layout, Part, Settled};
+use partita_device::{HostMemory, ModuleFacts};
+use partita_model::{Dim3, ModuleId, SmSet, WindowId};
+use partita_ptx::settle::{Layout, Settled};
 use std::borrow::Cow;
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::{Duration, Instant};
 
 /// Bytes a step when reading memory that the driver has placed.
 const STAGING_BYTES: usize = 4096;
 
+/// Bytes of local memory for which each thread has room from the start (CUDA Driver API,
+/// `CU_LIMIT_STACK_SIZE`).
+const LOCAL_BYTES: u64 = 1 << 10;
+const LOCAL: &str = include_str!("../../../kernels-ptx/device/local.ptx");
+
+/// How long the remains of what has gone lie about on a device that is never idle.
+const PATIENCE: Duration = Duration::from_secs(1);
+
 /// A job of the loading thread.
 enum Job {
+    /// Prepares a text for the next phase.
+    Load { module: ModuleId, ptx: Arc<str> },
+    /// Something that may hold up others, for the next phase.
+    Due(Due),
+    /// Begins a phase: carries out all that is due.
+    Phase,
+}
+
+/// A call that may wait for every grid on the device, and hold up others meanwhile.
+enum Due {
+    /// Loads a compiled text.
     Load {
         module: ModuleId,
-        ptx: Arc<str>,
+        prepared: Box<Prepared>,
     },
+    /// Loads original machine code.
     LoadCode {
         module: ModuleId,
         image: Arc<[u8]>,
     },
+    /// Makes a green context.
     Confine {
         sms: SmSet,
         groups: Vec<SmGroup>,
     },
     EndContext(Box<Green>),
-    Unload(Box<Loaded>),
+    Unload(Code),
     GiveBack(Remains),
     Lock(Arc<dyn HostMemory>),
     Unlock(Registered),
+    /// Page-locks the host memory of a window: first address and bytes.
+    LockWindow(WindowId, (u64, u64)),
     /// Destroys an object after an event.
     End(Ended, Option<Arc<Event>>),
-    /// Does the deferred work.
-    Idle,
 }
 
-/// A module on the device.
-#[derive(Debug)]
-pub(crate) struct Loaded {
-    pub(crate) code: Code,
-    pub(crate) kernels: BTreeMap<Arc<str>, LoadedKernel>,
-    /// The needs of the module's variables.
-    pub(crate) variables: Variables,
-    /// The variables of machine code, at the driver's addresses.
-    pub(crate) own: Vec<VariableFacts>,
-}
-
-impl Loaded {
-    /// Whether a range lies in a variable that the driver has placed.
-    pub(crate) fn has(&self, address: DeviceAddress, bytes: u64) -> bool {
-        self.own.iter().any(|variable| {
-            AddressRange { start: variable.address, bytes: variable.size.0 }
-                .contains(address, bytes)
-        })
-    }
-}
-
-/// The driver's object for the code.
-#[derive(Debug)]
-pub(crate) enum Code {
-    /// A module of the primary context.
-    Module(Module),
-    /// Original machine code, which is valid in all contexts.
-    Library(Library),
-}
-
-impl Code {
-    fn unload(self) -> Result<(), Failure> {
-        match self {
-            Code::Module(module) => module.unload(),
-            Code::Library(library) => library.unload(),
-        }
-    }
-
-    fn function(&self, name: &str) -> Result<Function, Failure> {
-        match self {
-            Code::Module(module) => module.function(name),
-            Code::Library(library) => library.kernel(name),
-        }
-    }
-
-    /// The addresses of the variables of machine code. A variable without a name for the driver is
-    /// out of programs' reach.
-    fn variables(&self, named: &[partita_cubin::Variable]) -> Result<Vec<VariableFacts>, String> {
-        let mut found = Vec::new();
-        for variable in named {
-            let place = match self {
-                Code::Module(module) => module.variable(&variable.name),
-                Code::Library(library) => library.variable(&variable.name),
-            };
-            match place {
-                Ok((address, bytes)) => found.push(VariableFacts {
-                    name: variable.name.clone(),
-                    address: DeviceAddress(address),
-                    size: Bytes(bytes),
-                }),
-                Err(failure) if failure.is_not_found() || failure.means_never() => {}
-                Err(failure) => return Err(format!("variable `{}`: {failure}", variable.name)),
-            }
-        }
-        Ok(found)
-    }
-
-    fn attribute(&self, function: Function, attribute: FunctionAttribute) -> Result<u32, Failure> {
-        match self {
-            Code::Module(module) => module.attribute(function, attribute),
-            Code::Library(library) => library.attribute(function, attribute),
-        }
-    }
-
-    pub(crate) fn allow_shared(&self, function: Function, bytes: u32) -> Result<(), Failure> {
-        match self {
-            Code::Module(module) => module.allow_shared(function, bytes),
-            Code::Library(library) => library.allow_shared(function, bytes),
-        }
-    }
-}
-
-/// Variables of a module, which the owner thread places in the window
-/// ([`mod@partita_ptx::settle`]).
-#[derive(Debug, Default)]
-pub(crate) struct Variables {
-    pub(crate) layout: Layout,
-    /// The driver's addresses of the header and of the array of constants.
-    pub(crate) header: u64,
-    pub(crate) constants: u64,
-    /// Addresses of functions: the part, the offset in the part, and the address's bytes.
-    pub(crate) functions: Vec<(Part, u64, Vec<u8>)>,
-}
-
-/// A kernel of a module.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LoadedKernel {
-    pub(crate) function: Function,
-    pub(crate) max_threads: u32,
-    /// Bytes of the kernel's parameter space.
-    pub(crate) param_bytes: u64,
-    /// Dynamic shared memory, in bytes, that the kernel may have without a further call.
-    pub(crate) allowed_shared: u32,
+/// A compiled text.
+struct Prepared {
+    image: Vec<u8>,
+    settled: Settled,
 }
 
 /// The result of a job.
@@ -169,6 +94,13 @@ pub(crate) enum Outcome {
         start: usize,
         result: Result<Registered, Failure>,
     },
+    /// The result of page-locking a window's host memory.
+    LockWindow {
+        window: WindowId,
+        result: Result<(), Failure>,
+    },
+    /// Everything that was due has been done.
+    Over,
 }
 
 pub(crate) struct Loader {
@@ -176,8 +108,10 @@ pub(crate) struct Loader {
     outcomes: Receiver<Outcome>,
     /// Loads whose outcome has not been taken.
     loading: usize,
-    /// Whether work has been deferred since the last [`Loader::idle`].
-    put_off: bool,
+    /// Loads that wait for the next phase.
+    ready: Arc<AtomicUsize>,
+    /// Since when the remains of something wait for the next phase.
+    put_off: Option<Instant>,
 }
 
 impl Loader {
@@ -188,19 +122,20 @@ impl Loader {
     ) -> Result<Loader, OpenError> {
         let (jobs, received) = channel();
         let (answer, outcomes) = channel();
+        let ready = Arc::new(AtomicUsize::new(0));
         let thread = Thread {
             context: Arc::clone(context),
             cache,
-            put_off: Vec::new(),
-            locked: Vec::new(),
+            due: Vec::new(),
+            local: LOCAL_BYTES,
+            ready: Arc::clone(&ready),
+            answer,
+            news: Arc::clone(news),
             stream: Stream::new(context, 0)?,
             staging: Pinned::new(context, STAGING_BYTES)?,
         };
-        let news = Arc::clone(news);
-        std::thread::Builder::new()
-            .name("load".into())
-            .spawn(move || thread.run(received, &answer, &news))?;
-        Ok(Loader { jobs, outcomes, loading: 0, put_off: false })
+        std::thread::Builder::new().name("load".into()).spawn(move || thread.run(received))?;
+        Ok(Loader { jobs, outcomes, loading: 0, ready, put_off: None })
     }
 
     fn send(&mut self, job: Job) {
@@ -214,57 +149,76 @@ impl Loader {
     }
 
     pub(crate) fn load_code(&mut self, module: ModuleId, image: Arc<[u8]>) {
-        self.loading += 1;
-        self.send(Job::LoadCode { module, image });
+        self.await_phase(Due::LoadCode { module, image });
     }
 
     pub(crate) fn confine(&mut self, sms: SmSet, groups: Vec<SmGroup>) {
-        self.loading += 1;
-        self.send(Job::Confine { sms, groups });
+        self.await_phase(Due::Confine { sms, groups });
     }
 
     pub(crate) fn end_context(&mut self, green: Green) {
-        self.put_off = true;
-        self.send(Job::EndContext(Box::new(green)));
+        self.put_off(Due::EndContext(Box::new(green)));
     }
 
     pub(crate) fn unload(&mut self, loaded: Loaded) {
-        self.put_off = true;
-        self.send(Job::Unload(Box::new(loaded)));
+        self.put_off(Due::Unload(loaded.code));
     }
 
     pub(crate) fn give_back(&mut self, remains: Remains) {
-        self.put_off = true;
-        self.send(Job::GiveBack(remains));
+        self.put_off(Due::GiveBack(remains));
     }
 
     pub(crate) fn lock(&mut self, memory: Arc<dyn HostMemory>) {
-        self.put_off = true;
-        self.send(Job::Lock(memory));
+        self.put_off(Due::Lock(memory));
     }
 
     pub(crate) fn unlock(&mut self, registered: Registered) {
-        self.put_off = true;
-        self.send(Job::Unlock(registered));
+        self.put_off(Due::Unlock(registered));
+    }
+
+    /// Page-locks the host memory of a window, before any module is loaded that is asked for later.
+    pub(crate) fn lock_window(&mut self, window: WindowId, range: (u64, u64)) {
+        self.put_off(Due::LockWindow(window, range));
     }
 
     pub(crate) fn end(&mut self, ended: Ended, after: Option<Arc<Event>>) {
-        self.put_off = true;
-        self.send(Job::End(ended, after));
+        self.put_off(Due::End(ended, after));
     }
 
-    /// Starts the deferred work, because the device is idle.
-    pub(crate) fn idle(&mut self) {
-        if std::mem::take(&mut self.put_off) {
-            self.send(Job::Idle);
-        }
+    fn await_phase(&mut self, due: Due) {
+        self.loading += 1;
+        self.ready.fetch_add(1, Ordering::AcqRel);
+        self.send(Job::Due(due));
     }
 
-    /// Outcomes of loads that have ended.
+    fn put_off(&mut self, due: Due) {
+        self.put_off.get_or_insert_with(Instant::now);
+        self.send(Job::Due(due));
+    }
+
+    /// Whether something is due that an idle device should do at once.
+    pub(crate) fn is_due(&self) -> bool {
+        self.put_off.is_some() || self.is_urgent()
+    }
+
+    /// Whether something is due for which a busy device should become idle.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.ready.load(Ordering::Acquire) > 0
+            || self.put_off.is_some_and(|since| since.elapsed() >= PATIENCE)
+    }
+
+    /// Begins a phase. [`Outcome::Over`] ends it.
+    pub(crate) fn begin_phase(&mut self) {
+        self.put_off = None;
+        self.send(Job::Phase);
+    }
+
+    /// Outcomes since the last call.
     pub(crate) fn take(&mut self) -> Vec<Outcome> {
         let outcomes: Vec<Outcome> = self.outcomes.try_iter().collect();
-        self.loading -=
-            outcomes.iter().filter(|outcome| !matches!(outcome, Outcome::Lock { .. })).count();
+        let is_load =
+            |outcome: &&Outcome| matches!(outcome, Outcome::Load { .. } | Outcome::Confine { .. });
+        self.loading -= outcomes.iter().filter(is_load).count();
         outcomes
     }
 
@@ -273,99 +227,95 @@ impl Loader {
     }
 }
 
-enum PutOff {
-    Unload(Code),
-    EndContext(Box<Green>),
-    GiveBack(Remains),
-    Lock(Arc<dyn HostMemory>),
-    Unlock(Registered),
-    End(Ended, Option<Arc<Event>>),
-}
-
 struct Thread {
     context: Arc<Context>,
     cache: Option<Cache>,
-    put_off: Vec<PutOff>,
-    /// Outcomes of page-locking that are not yet reported.
-    locked: Vec<Outcome>,
+    due: Vec<Due>,
+    /// Bytes of local memory for which a thread has room.
+    local: u64,
+    ready: Arc<AtomicUsize>,
+    answer: Sender<Outcome>,
+    news: Arc<News>,
     /// The stream that reads memory that the driver has placed.
     stream: Stream,
     staging: Pinned,
 }
 
 impl Thread {
-    fn run(mut self, jobs: Receiver<Job>, answer: &Sender<Outcome>, news: &News) {
+    fn run(mut self, jobs: Receiver<Job>) {
         if let Err(error) = self.context.make_current() {
             tracing::error!(%error, "the loading thread has no context");
         }
         for job in jobs {
-            let outcome = match job {
-                Job::Load { module, ptx } => {
-                    Some(Outcome::Load { module, result: Box::new(self.load(&ptx)) })
+            match job {
+                Job::Load { module, ptx } => match self.prepare(&ptx) {
+                    Ok(prepared) => {
+                        self.due.push(Due::Load { module, prepared: Box::new(prepared) });
+                        self.ready.fetch_add(1, Ordering::AcqRel);
+                        self.news.ring();
+                    }
+                    Err(reason) => {
+                        self.tell(Outcome::Load { module, result: Box::new(Err(reason)) });
+                    }
+                },
+                Job::Due(due) => self.due.push(due),
+                Job::Phase => {
+                    self.carry_out();
+                    self.tell(Outcome::Over);
                 }
-                Job::LoadCode { module, image } => {
-                    Some(Outcome::Load { module, result: Box::new(self.load_code(&image)) })
-                }
-                Job::Confine { sms, groups } => {
-                    // The call may wait for the device, so deferred work can run now as well.
-                    self.catch_up();
-                    Some(Outcome::Confine {
-                        sms,
-                        result: crate::green::make(&self.context, &groups),
-                    })
-                }
-                Job::Unload(loaded) => {
-                    self.put_off.push(PutOff::Unload(loaded.code));
-                    continue;
-                }
-                Job::EndContext(green) => {
-                    self.put_off.push(PutOff::EndContext(green));
-                    continue;
-                }
-                Job::GiveBack(remains) => {
-                    self.put_off.push(PutOff::GiveBack(remains));
-                    continue;
-                }
-                Job::Lock(memory) => {
-                    self.put_off.push(PutOff::Lock(memory));
-                    continue;
-                }
-                Job::Unlock(registered) => {
-                    self.put_off.push(PutOff::Unlock(registered));
-                    continue;
-                }
-                Job::End(ended, after) => {
-                    self.put_off.push(PutOff::End(ended, after));
-                    continue;
-                }
-                Job::Idle => {
-                    self.catch_up();
-                    None
-                }
-            };
-            for outcome in self.locked.drain(..).chain(outcome) {
-                if answer.send(outcome).is_err() {
-                    return;
-                }
-                news.ring();
             }
         }
     }
 
-    fn catch_up(&mut self) {
-        for thing in self.put_off.drain(..) {
-            let result = match thing {
-                PutOff::Unload(code) => code.unload(),
-                PutOff::EndContext(green) => green.destroy(),
-                PutOff::GiveBack(remains) => remains.give_back(&self.context),
-                PutOff::Lock(memory) => {
-                    let start = memory.kept().map_or(0, |(start, _)| start);
-                    let result = Registered::new(&self.context, memory);
-                    self.locked.push(Outcome::Lock { start, result });
+    fn tell(&self, outcome: Outcome) {
+        // A device that is being closed wants no outcome.
+        let _ = self.answer.send(outcome);
+        self.news.ring();
+    }
+
+    /// Does all that is due. What has gone goes first, and makes room.
+    fn carry_out(&mut self) {
+        let (loads, remains): (Vec<Due>, Vec<Due>) = self.due.drain(..).partition(|due| {
+            matches!(due, Due::Load { .. } | Due::LoadCode { .. } | Due::Confine { .. })
+        });
+        for due in remains.into_iter().chain(loads) {
+            let result = match due {
+                Due::Load { module, prepared } => {
+                    self.ready.fetch_sub(1, Ordering::AcqRel);
+                    let result = Box::new(self.load(*prepared));
+                    self.make_room(&result);
+                    self.tell(Outcome::Load { module, result });
                     Ok(())
                 }
-                PutOff::Unlock(registered) => registered.end(&self.context),
-                PutOff::End(ended, after) => {
+                Due::LoadCode { module, image } => {
+                    self.ready.fetch_sub(1, Ordering::AcqRel);
+                    let result = Box::new(self.load_code(&image));
+                    self.make_room(&result);
+                    self.tell(Outcome::Load { module, result });
+                    Ok(())
+                }
+                Due::Confine { sms, groups } => {
+                    self.ready.fetch_sub(1, Ordering::AcqRel);
+                    let result = crate::green::make(&self.context, &groups);
+                    self.tell(Outcome::Confine { sms, result });
+                    Ok(())
+                }
+                Due::Unload(code) => code.unload(),
+                Due::EndContext(green) => green.destroy(),
+                Due::GiveBack(remains) => remains.give_back(&self.context),
+                Due::Lock(memory) => {
+                    let start = memory.kept().map_or(0, |(start, _)| start);
+                    let result = Registered::new(&self.context, memory);
+                    self.tell(Outcome::Lock { start, result });
+                    Ok(())
+                }
+                Due::LockWindow(window, (start, bytes)) => {
+                    let result = self.context.register(start, bytes);
+                    self.tell(Outcome::LockWindow { window, result });
+                    Ok(())
+                }
+                Due::Unlock(registered) => registered.end(&self.context),
+                Due::End(ended, after) => {
                     let waited = after.map_or(Ok(()), |after| after.wait());
                     waited.and_then(|()| ended.destroy(&self.stream))
                 }
@@ -376,7 +326,8 @@ impl Thread {
         }
     }
 
-    fn load(&mut self, ptx: &str) -> Result<(Loaded, ModuleFacts), String> {
+    /// Compiles a text, which touches nothing on the device.
+    fn prepare(&self, ptx: &str) -> Result<Prepared, String> {
         let parsed = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
         let newest = newest_ptx(self.context.driver().version());
         let is_new = parsed.version > newest;
@@ -394,25 +345,52 @@ impl Thread {
             Cow::Borrowed(ptx)
         };
         let image = self.compile(&text).map_err(|error| error.to_string())?;
-        // The call may wait for the device, so deferred work can run now as well.
-        self.catch_up();
-        let loaded = Module::load(&self.context, &image).map_err(|error| error.to_string())?;
-        self.facts(loaded, settled)
+        Ok(Prepared { image, settled })
+    }
+
+    /// Lets the driver make room for the local memory of loaded kernels. At a later launch it would
+    /// wait for all grids.
+    fn make_room(&mut self, loaded: &Result<(Loaded, ModuleFacts), String>) {
+        let Ok((_, facts)) = loaded else { return };
+        let most = facts.kernels.iter().map(|kernel| kernel.local.0).max().unwrap_or(0);
+        if most <= self.local {
+            return;
+        }
+        let bytes = most.next_power_of_two();
+        match self.run_with_local(bytes) {
+            Ok(()) => self.local = bytes,
+            Err(reason) => tracing::warn!(
+                bytes,
+                reason,
+                "no room for local memory ahead: the first launch of a kernel that needs it waits \
+                 for all others"
+            ),
+        }
+    }
+
+    fn run_with_local(&self, bytes: u64) -> Result<(), String> {
+        let text = LOCAL.replace("BYTES]", &format!("{bytes}]"));
+        let image = self.compile(&text).map_err(|error| error.to_string())?;
+        let run = || {
+            let code = Code::load(&self.context, &image)?;
+            let one = Dim3::linear(1);
+            let kernel = code.function("partita_local")?;
+            let launched = self.stream.launch(kernel, [one, one], 0, &mut [0; 8]);
+            launched.and_then(|()| self.stream.synchronize())?;
+            code.unload()
+        };
+        run().map_err(|failure| failure.to_string())
+    }
+
+    fn load(&self, Prepared { image, settled }: Prepared) -> Result<(Loaded, ModuleFacts), String> {
+        let code = Code::load(&self.context, &image).map_err(|error| error.to_string())?;
+        self.facts(code, settled)
     }
 
     /// Loads original machine code. Its variables stay where the driver puts them.
-    fn load_code(&mut self, image: &[u8]) -> Result<(Loaded, ModuleFacts), String> {
+    fn load_code(&self, image: &[u8]) -> Result<(Loaded, ModuleFacts), String> {
         let cubin = partita_cubin::read(image).map_err(|error| error.to_string())?;
-        self.catch_up();
-        let code = match Library::load(&self.context, image) {
-            Ok(library) => Code::Library(library),
-            // A driver without libraries has no green contexts. Its kernels run in the primary
-            // context.
-            Err(failure) if failure.means_never() => {
-                Code::Module(Module::load(&self.context, image).map_err(|error| error.to_string())?)
-            }
-            Err(failure) => return Err(failure.to_string()),
-        };
+        let code = Code::load(&self.context, image).map_err(|error| error.to_string())?;
         let wanted =
             cubin.kernels.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes.into()));
         let known = code.variables(&cubin.variables).and_then(|variables| {
@@ -434,9 +412,8 @@ impl Thread {
     }
 
     /// The driver's facts about a module.
-    fn facts(&self, loaded: Module, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
-        let variables = self.variables(&loaded, settled.layout);
-        let code = Code::Module(loaded);
+    fn facts(&self, code: Code, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
+        let variables = self.variables(&code, settled.layout);
         let own = settled.module.kernels();
         let wanted = own.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes));
         match variables.and_then(|variables| Ok((variables, kernels(&code, wanted)?))) {
@@ -453,7 +430,7 @@ impl Thread {
         }
     }
 
-    fn variables(&self, loaded: &Module, layout: Layout) -> Result<Variables, String> {
+    fn variables(&self, loaded: &Code, layout: Layout) -> Result<Variables, String> {
         let address = |name: &Option<String>| match name {
             None => Ok(0),
             Some(name) => match loaded.variable(name) {
@@ -497,73 +474,5 @@ impl Thread {
             cache.keep(text, &image);
         }
         Ok(image)
-    }
-}
-
-/// The newest `.version` that a driver accepts. PTX ISA, "Release Notes": 8.5 came with CUDA 12.5,
-/// 8.6 with 12.7, one with each later release, and 9.0 with 13.0.
-fn newest_ptx(driver: u32) -> Version {
-    match (driver / 1000, driver % 1000 / 10) {
-        (..=12, minor @ ..=5) => Version { major: 8, minor },
-        (..=12, minor) => Version { major: 8, minor: minor - 1 },
-        (major, minor) => Version { major: major - 4, minor },
-    }
-}
-
-fn too_new(features: &[partita_ptx::TooNew], newest: Version) -> String {
-    let features: Vec<String> = features.iter().map(ToString::to_string).collect();
-    format!(
-        "this driver's compiler knows PTX {}.{} at most, install a newer one: {}",
-        newest.major,
-        newest.minor,
-        features.join("; ")
-    )
-}
-
-/// The kernels of a module, for launches and for the owner thread.
-type Kernels = (BTreeMap<Arc<str>, LoadedKernel>, Vec<KernelFacts>);
-
-/// The kernels of these names, with the sizes of their parameter spaces in bytes.
-fn kernels<'a>(
-    loaded: &Code,
-    wanted: impl IntoIterator<Item = (&'a str, u64)>,
-) -> Result<Kernels, String> {
-    let mut facts = Vec::new();
-    let mut kernels = BTreeMap::new();
-    for (name, param_bytes) in wanted {
-        let failed = |error: Failure| format!("kernel `{name}`: {error}");
-        let function = loaded.function(name).map_err(failed)?;
-        let attribute = |which| loaded.attribute(function, which).map_err(failed);
-        let max_threads = attribute(FunctionAttribute::MaxThreadsPerBlock)?;
-        let static_shared = attribute(FunctionAttribute::SharedSizeBytes)?;
-        facts.push(KernelFacts {
-            name: name.to_owned(),
-            registers: attribute(FunctionAttribute::NumRegs)?,
-            static_shared: Bytes(static_shared.into()),
-            local: Bytes(attribute(FunctionAttribute::LocalSizeBytes)?.into()),
-            max_threads,
-        });
-        let allowed_shared = DEFAULT_SHARED.saturating_sub(static_shared);
-        let entry = LoadedKernel { function, max_threads, param_bytes, allowed_shared };
-        kernels.insert(Arc::from(name), entry);
-    }
-    Ok((kernels, facts))
-}
-
-/// Static plus dynamic shared memory, in bytes, that a CTA may have without permission.
-const DEFAULT_SHARED: u32 = 48 << 10;
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_newest_ptx_of_drivers() {
-        let check = |driver, major, minor| assert_eq!(newest_ptx(driver), Version { major, minor });
-        check(12_040, 8, 4);
-        check(12_060, 8, 5);
-        check(12_080, 8, 7);
-        check(13_000, 9, 0);
-        check(13_020, 9, 2);
     }
 }

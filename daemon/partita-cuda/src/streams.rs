@@ -13,14 +13,15 @@
 //! lanes therefore always carry work that ends by itself.
 
 use crate::clock::Clock;
+use crate::code::Loaded;
 use crate::device::Placed;
 use crate::driver::{Context, Event, Failure, Green, Pinned, Place, Registered, Stream};
-use crate::loader::Loaded;
 use crate::locked::Locked;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
 use crate::submission::{not_begun, submit};
 use crate::tasks::{self, Task};
+use crate::zeros::Mark;
 use partita_device::{DeviceError, Outcome, Work};
 use partita_model::{AwaitedWord, ModuleId, Nanos, OperationId, SmSet, StreamId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -116,8 +117,10 @@ pub(crate) struct Rest<'a> {
     pub(crate) signals: &'a mut dyn Signals,
     /// Host memory that is page-locked.
     pub(crate) locked: &'a mut Locked,
-    /// The event after which new memory is zero, and its number.
-    pub(crate) zeroed: Option<(u64, Arc<Event>)>,
+    /// Finds the event after which the memory of an operation is zero, and its number.
+    pub(crate) zeroed: &'a dyn Fn(&Task) -> Option<Mark>,
+    /// Whether the device is to become idle: only grids of running launches go on.
+    pub(crate) drains: bool,
     pub(crate) now: Nanos,
     /// Finds the place of an awaited word.
     pub(crate) place_of: &'a dyn Fn(u64) -> Option<Place>,
@@ -150,7 +153,6 @@ pub(crate) struct Streams {
     events: Vec<Arc<Event>>,
     small: Vec<Arc<Pinned>>,
     large: Vec<Arc<Pinned>>,
-    waits_for_values: bool,
     /// Streams that may read their awaited value in this round, and the last one that did.
     lookers: BTreeSet<StreamId>,
     last_looker: Option<StreamId>,
@@ -165,11 +167,7 @@ enum Step {
 
 impl Streams {
     /// Creates all lanes and staging memory at once. A later creation would wait for the device.
-    pub(crate) fn new(
-        context: &Arc<Context>,
-        news: &Arc<News>,
-        waits_for_values: bool,
-    ) -> Result<Self, crate::OpenError> {
+    pub(crate) fn new(context: &Arc<Context>, news: &Arc<News>) -> Result<Self, crate::OpenError> {
         let mut lanes = BTreeMap::new();
         for number in 0..LANES {
             let (stream, waiter) = (Stream::new(context, 0)?, Waiter::start(context, news)?);
@@ -194,7 +192,6 @@ impl Streams {
             events: Vec::new(),
             small: pieces(SMALL)?,
             large: pieces(LARGE)?,
-            waits_for_values,
             lookers: BTreeSet::new(),
             last_looker: None,
         })
@@ -421,6 +418,10 @@ impl Streams {
         let Some(head) = stream.queue.front() else { return Ok(Step::Held) };
         let cancelled = self.cancelled.contains(&head.operation);
         let alone = stream.flight.is_empty();
+        let goes_on = matches!(
+            head.task,
+            Task::Work(Work::Launch(_) | Work::LaunchOn { .. } | Work::Wait { .. } | Work::Marker)
+        );
         // Operations that need no work of the device.
         let nothing = match &head.task {
             _ if cancelled => true,
@@ -439,11 +440,9 @@ impl Streams {
                 false
             }
             Task::Work(Work::Wait { .. }) => true,
-            Task::Work(Work::WaitValue { address, word })
-                if scarce
-                    || !self.waits_for_values
-                    || *word != AwaitedWord::at_least(word.value) =>
-            {
+            // On the device, the wait would hold up streams that share its channel, and the end of
+            // every phase.
+            Task::Work(Work::WaitValue { address, word }) => {
                 let reached =
                     alone && self.lookers.remove(&id) && has_reached(rest, address.0, *word)?;
                 if !reached {
@@ -462,6 +461,9 @@ impl Streams {
             };
             ended.push(Ended { operation: head.operation, time: rest.now, outcome });
             return Ok(Step::Gone);
+        }
+        if rest.drains && !goes_on {
+            return Ok(Step::Held);
         }
         let Some(lane) = self.lane_of(id) else { return Ok(Step::Held) };
         // A failure before the driver has taken the operation changes nothing, so the next poll can
@@ -551,8 +553,9 @@ impl Streams {
 
     /// Makes the lane wait for earlier pokes and zeroing.
     fn see(&mut self, id: StreamId, lane: usize, rest: &mut Rest<'_>) -> Result<(), Failure> {
-        let barriers = [rest.signals.barrier()?, rest.zeroed.clone()];
         let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
+        let zeroed = stream.queue.front().and_then(|head| (rest.zeroed)(&head.task));
+        let barriers = [rest.signals.barrier()?, zeroed];
         for (seen, barrier) in stream.seen.iter_mut().zip(barriers) {
             if let Some((number, event)) = barrier
                 && number > *seen

@@ -1,9 +1,9 @@
 //! The submission of one operation to a stream of the driver.
 
 use crate::arrays::{self, Part};
+use crate::code::Loaded;
 use crate::device::constants_in;
 use crate::driver::{BoxEnd, Event, Failure, Pinned, Registered, Stream};
-use crate::loader::Loaded;
 use crate::streams::Rest;
 use crate::tasks::{self, End, Task};
 use partita_device::{AddressRange, Fault, FaultKind, GridSpec, HostSpan, Work};
@@ -79,9 +79,9 @@ fn submit_one(
     modules: &BTreeMap<ModuleId, Loaded>,
 ) -> Result<(), Failure> {
     match work {
-        Work::Marker => Ok(()),
+        // The host has waited already.
+        Work::Marker | Work::WaitValue { .. } => Ok(()),
         Work::Wait { on } => on_device.get(&on).map_or(Ok(()), |event| stream.wait_event(event)),
-        Work::WaitValue { address, word } => stream.wait_value(address.0, word.value),
         Work::Launch(launch) | Work::LaunchOn { launch, .. } => run(stream, launch, modules),
         Work::CopyOnDevice { to, from, bytes } if to == from || bytes == 0 => Ok(()),
         Work::CopyOnDevice { to, from, bytes } => match staging {

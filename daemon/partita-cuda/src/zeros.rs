@@ -2,16 +2,24 @@
 //! move to other addresses.
 //!
 //! The copy engine zeroes small pieces; it makes progress beside any kernel. The driver's fill,
-//! which is a kernel, zeroes large pieces. The host waits for neither: streams, peeks and pokes are
-//! ordered behind them.
+//! which is a kernel, zeroes large pieces, and waits for room on an SM. The host waits for neither:
+//! operations, peeks and pokes are ordered behind the zeroing of the memory that they may touch,
+//! and behind no other.
 
 use crate::arrays::Texels;
 use crate::driver::{BoxEnd, Context, Event, Failure, Pinned, Place, Stream};
+use crate::tasks::Task;
+use partita_device::{AddressRange, Work};
+use partita_model::DeviceAddress;
+use partita_ptx::fence::MARGIN_BYTES;
 use std::sync::Arc;
 
 /// Bytes of the largest piece that copies zero.
 pub(crate) const BY_COPIES: usize = 32 << 20;
 const ZERO_BYTES: usize = 2 << 20;
+
+/// An event that operations wait for, with an increasing number.
+pub(crate) type Mark = (u64, Arc<Event>);
 
 struct Piece {
     start: u64,
@@ -133,8 +141,21 @@ impl Zeros {
     }
 
     /// The event after which all new memory is zero, with an increasing number.
-    pub(crate) fn barrier(&self) -> Option<(u64, Arc<Event>)> {
+    pub(crate) fn barrier(&self) -> Option<Mark> {
         self.under_way.last().map(|piece| (piece.number, Arc::clone(&piece.mark)))
+    }
+
+    /// The event after which all that an operation may touch is zero, with an increasing number.
+    /// Others' new memory does not concern it.
+    pub(crate) fn before(&self, task: &Task) -> Option<Mark> {
+        let concerns = |piece: &&Piece| match reached_by(task) {
+            Reach::Everything => true,
+            Reach::Ranges(ranges) => {
+                ranges.iter().any(|range| piece.start < range.end() && range.start.0 < piece.end)
+            }
+        };
+        let last = self.under_way.iter().rev().find(concerns);
+        last.map(|piece| (piece.number, Arc::clone(&piece.mark)))
     }
 
     /// The event after which a range is zero.
@@ -143,4 +164,44 @@ impl Zeros {
         let last = self.under_way.iter().rfind(|piece| piece.start < end && start < piece.end);
         last.map(|piece| &*piece.mark)
     }
+}
+
+/// The memory that an operation may touch.
+enum Reach {
+    Everything,
+    Ranges(Vec<AddressRange>),
+}
+
+/// A range with the margin before it, which its kernels can reach.
+fn with_margin(range: &AddressRange) -> AddressRange {
+    let start = DeviceAddress(range.start.0.saturating_sub(MARGIN_BYTES));
+    AddressRange { start, bytes: range.end() - start.0 }
+}
+
+fn reached_by(task: &Task) -> Reach {
+    let range = |start: DeviceAddress, bytes: u64| AddressRange { start, bytes };
+    let ranges = match task {
+        Task::Work(Work::Launch(launch) | Work::LaunchOn { launch, .. }) => {
+            if launch.access.is_empty() {
+                return Reach::Everything;
+            }
+            // Nothing says which arrays it samples.
+            let arrays = range(DeviceAddress(crate::arrays::FIRST), u64::MAX);
+            launch.access.iter().map(with_margin).chain([arrays]).collect()
+        }
+        Task::Work(Work::CopyToDevice { to, from }) => vec![range(*to, from.bytes())],
+        Task::Work(Work::CopyToHost { to, from }) => vec![range(*from, to.bytes())],
+        Task::Work(Work::CopyOnDevice { to, from, bytes }) => {
+            vec![range(*to, *bytes), range(*from, *bytes)]
+        }
+        Task::Work(Work::Fill { to, width, count, .. }) => {
+            vec![range(*to, u64::from(*width).saturating_mul(*count))]
+        }
+        Task::ArrayCopy { .. } => return Reach::Everything,
+        Task::Work(Work::Marker | Work::Wait { .. } | Work::WaitValue { .. })
+        | Task::HostCopy { .. }
+        | Task::HostFill { .. }
+        | Task::HostWait { .. } => Vec::new(),
+    };
+    Reach::Ranges(ranges)
 }

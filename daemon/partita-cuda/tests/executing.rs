@@ -160,6 +160,7 @@ impl World {
             for event in events {
                 match event {
                     Event::Done { operation, outcome, .. } => self.done.push((operation, outcome)),
+                    Event::Reopened => {}
                     other => self.events.push(other),
                 }
             }

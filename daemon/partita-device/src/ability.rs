@@ -78,6 +78,12 @@ pub trait Aliasing {
 
 /// Lets kernels reach host memory.
 pub trait HostMapping {
+    /// The most bytes of host memory that a window should have. A device that page-locks them takes
+    /// as much of the machine's memory for each window.
+    fn most_bytes(&self) -> u64 {
+        u64::MAX
+    }
+
     /// Maps host memory at `start`, inside the window, where nothing is allocated. Each side sees
     /// the other's writes when a grid begins and when it has ended, at the latest. The last
     /// `variables` bytes hold the variables that modules declare managed. The mapping ends with the

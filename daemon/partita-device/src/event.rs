@@ -38,6 +38,8 @@ pub enum Event {
         /// The reason, where they cannot.
         result: Result<(), String>,
     },
+    /// The device takes launches again ([`crate::Phase`]).
+    Reopened,
     /// A CTA came or left ([`crate::ResidencyTrace::trace_residency`]).
     Residency(ResidencyChange),
     /// Output of a kernel (`vprintf`).

@@ -74,6 +74,24 @@ pub enum Activity {
     Waiting,
 }
 
+/// Whether a device takes new launches, and calls.
+///
+/// Calls that wait for running grids, and hold up all others meanwhile, are made in a *phase*: no
+/// new launch begins, the running ones end, and a thread of the device makes the calls.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Phase {
+    /// It takes both.
+    #[default]
+    Open,
+    /// It waits for the running launches to end. No new launch may begin; the running ones may have
+    /// whatever they need. [`Event::Reopened`] follows, at the latest after the device's limit.
+    Draining,
+    /// A thread of the device makes calls that hold up others. Any call but [`Device::poll`],
+    /// [`Device::phase`] and the facts may wait for them; [`Device::news`] tells of their end, and
+    /// [`Event::Reopened`] follows.
+    Closed,
+}
+
 /// Whether grids can be kept to SMs that were asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Confinement {
@@ -196,6 +214,11 @@ pub trait Device: Textures {
     /// Then no worker may be told to wait while a module is loaded.
     fn loading_waits_for_grids(&self) -> bool {
         false
+    }
+
+    /// Whether it takes new launches, and calls.
+    fn phase(&self) -> Phase {
+        Phase::Open
     }
 
     /// Reserves a window of at least `bytes` and returns its base, aligned to at least 2 MiB. The

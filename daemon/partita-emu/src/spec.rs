@@ -354,6 +354,7 @@ impl Spec {
             threads_per_cta: 1024,
             register_parts: self.register_parts,
             shared_reserved: Bytes(self.shared_reserved_bytes),
+            absent_sms: SmSet::EMPTY,
         }
     }
 

@@ -179,6 +179,7 @@ impl Bench<'_> {
                 Event::Lost { reason } => return Err(MeasureError::Kernel(reason)),
                 Event::ModuleLoaded { .. }
                 | Event::Confined { .. }
+                | Event::Reopened
                 | Event::Residency(_)
                 | Event::Notice { .. }
                 | Event::Output { .. } => {}

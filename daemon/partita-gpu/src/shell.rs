@@ -22,12 +22,13 @@ use crate::prepare::Target;
 use crate::session::{ClientSession, Taken};
 use crate::store::Store;
 use crate::systemd::Systemd;
-use partita_device::{Activity, Device, DeviceError, Event, Horizon};
+use partita_device::{Activity, Device, DeviceError, Event, Horizon, Phase};
 use partita_engine::{CloseReason, Engine, EngineConfig, Rests};
 use partita_model::{
     DeviceKind, GpuConfig, Measurements, Nanos, SessionId, TenantId, TermsRule, Timekeeping,
 };
 use partita_wire::BellState;
+use partita_wire::supervise::ToGpu;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
@@ -38,6 +39,7 @@ use std::time::{Duration, Instant};
 
 mod actions;
 mod admission;
+mod closed;
 mod learnt;
 mod line;
 mod memory;
@@ -179,6 +181,8 @@ pub struct Shell {
     device_activity: Activity,
     instructions: u64,
     events: Vec<Event>,
+    /// Orders that came while the device took no calls.
+    deferred: VecDeque<ToGpu>,
     /// The last event that `partitad` knows, while the next one is to be announced.
     announce_after: Option<u64>,
     pacer: Pacer,
@@ -255,6 +259,7 @@ impl Shell {
             device_activity: Activity::Busy,
             instructions: FEWEST_INSTRUCTIONS,
             events: Vec::new(),
+            deferred: VecDeque::new(),
             announce_after: None,
             held_since: None,
             worked: Duration::ZERO,
@@ -276,12 +281,19 @@ impl Shell {
     pub fn run(mut self) -> Result<(), ShellError> {
         while !self.ends() {
             self.systemd.turn();
+            if self.device.phase() == Phase::Closed {
+                self.wait_for_device()?;
+                continue;
+            }
             self.look_at_memory(Instant::now())?;
             self.tell_host_time();
             let restless = self.serve_sessions()?;
             self.carry_out()?;
             if self.device_activity != Activity::Idle || self.pacer.rules().is_some() {
                 self.advance_device()?;
+            }
+            if self.device.phase() == Phase::Closed {
+                continue;
             }
             let bound = self.bound();
             self.charge_holders(bound);
@@ -465,6 +477,9 @@ impl Shell {
             self.engine.handle_event(self.device.as_mut(), event);
             // The engine may have enqueued new work.
             self.device_activity = Activity::Busy;
+        }
+        if self.device.phase() == Phase::Closed {
+            return Ok(false);
         }
         if self.worked >= HOST_TIME_TICK {
             let spent = std::mem::take(&mut self.worked).as_nanos();

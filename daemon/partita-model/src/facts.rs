@@ -1,6 +1,6 @@
 //! Facts about a device, fixed at its start.
 
-use crate::{Bytes, Nanos};
+use crate::{Bytes, Nanos, SmSet};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -141,6 +141,23 @@ pub struct DeviceFacts {
     /// (`CU_DEVICE_ATTRIBUTE_RESERVED_SHARED_MEMORY_PER_BLOCK`).
     #[serde(default)]
     pub shared_reserved: Bytes,
+    /// Numbers below the greatest `%smid` that no SM has (PTX ISA, "%nsmid"). Empty as a rule.
+    #[serde(default)]
+    pub absent_sms: SmSet,
+}
+
+impl DeviceFacts {
+    /// Its SMs, by `%smid`.
+    #[must_use]
+    pub fn sms(&self) -> SmSet {
+        SmSet::range(0, self.sm_numbers()).difference(&self.absent_sms)
+    }
+
+    /// `%nsmid`: above the number of every SM.
+    #[must_use]
+    pub fn sm_numbers(&self) -> u16 {
+        self.sm_count + self.absent_sms.len()
+    }
 }
 
 fn one_part() -> u8 {

@@ -494,7 +494,10 @@ impl Owner {
                 }
                 Event::Output { text, .. } => self.print(&text),
                 Event::Lost { reason } => self.fail(status::UNKNOWN, &reason),
-                Event::Confined { .. } | Event::Residency(_) | Event::Notice { .. } => {}
+                Event::Confined { .. }
+                | Event::Reopened
+                | Event::Residency(_)
+                | Event::Notice { .. } => {}
             }
         }
         activity

@@ -7,6 +7,7 @@
 //! | `store` | address, value (`u64` each) | writes the value to the address |
 //! | `fault` | any | ends with `CUDA_ERROR_ILLEGAL_ADDRESS`, which sticks |
 //! | `partita_where` | address | CTA i writes the number of its SM, plus one, into word i |
+//! | `partita_numbers` | address | writes the number of SMs into the word |
 //! | anything else | any | none |
 
 use crate::state::{CHANGED, lock, wait};
@@ -31,11 +32,21 @@ pub fn run(name: &str, params: &[u8], ctas: u32, sms: &[u32]) {
     } else if name == "partita_where" {
         // SMs that a test names lie: they are told for others.
         let lie = u32::try_from(state.setting("lie", 0)).unwrap_or(0);
+        let all = u32::try_from(state.setting("sms", 132)).unwrap_or(0);
         drop(state);
-        let count = u32::try_from(sms.len()).unwrap_or(1).max(1);
+        // Only grids that are kept to SMs lie.
+        let (all, lie) = if sms.is_empty() { ((0..all).collect(), 0) } else { (sms.to_vec(), lie) };
+        let count = u32::try_from(all.len()).unwrap_or(1).max(1);
         for (cta, at) in (0..ctas).zip((word(0).unwrap_or(0)..).step_by(4)) {
-            let sm = sms.get((cta % count) as usize).copied().unwrap_or(0);
+            let sm = all.get((cta % count) as usize).copied().unwrap_or(0);
             write_word(at, sm.max(lie) + 1);
+        }
+        state = lock();
+    } else if name == "partita_numbers" {
+        let count = u32::try_from(state.setting("sms", 132)).unwrap_or(0);
+        drop(state);
+        if let Some(at) = word(0) {
+            write_word(at, count);
         }
         state = lock();
     } else if let (Some(address), Some(value)) = (word(0), word(8)) {

@@ -281,5 +281,6 @@ pub(crate) fn facts() -> DeviceFacts {
         threads_per_cta: 1024,
         register_parts: 4,
         shared_reserved: partita_model::Bytes(1024),
+        absent_sms: partita_model::SmSet::EMPTY,
     }
 }

@@ -96,6 +96,13 @@ impl CudaDevice {
             Work::Launch(launch) | Work::LaunchOn { launch, .. } => {
                 let loaded = self.modules.get(&launch.module);
                 let loaded = loaded.ok_or_else(|| DeviceError::BadId(launch.module.to_string()))?;
+                let window = self.window_of_module.get(&launch.module);
+                if let Some(failure) = window.and_then(|window| self.without_host.get(window)) {
+                    return Err(DeviceError::BadLaunch(format!(
+                        "the driver does not page-lock the program's host memory, and its kernels \
+                         would end everybody's context: {failure}"
+                    )));
+                }
                 let kernel = loaded.kernels.get(&launch.kernel);
                 let kernel = kernel
                     .ok_or_else(|| DeviceError::BadId(format!("kernel `{}`", launch.kernel)))?;

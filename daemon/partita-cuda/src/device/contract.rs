@@ -1,13 +1,14 @@
 //! The device contract, call by call.
 
-use super::{ATTENTIVE, CudaDevice, refused};
+use super::{ATTENTIVE, CudaDevice, HostAccess, refused};
 use crate::arrays::Texels;
 use crate::driver::Place;
 use crate::green::{MOST_CONTEXTS, STREAMS};
 use crate::traffic::Traffic;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event, Guards,
-    Horizon, HostMapping, HostSpan, MachineCode, Relocation, Textures, TrafficSampling, Work,
+    Horizon, HostMapping, HostSpan, MachineCode, Phase, Relocation, Textures, TrafficSampling,
+    Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -17,6 +18,9 @@ use partita_model::{
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Instant;
+
+/// Host memory of a window in bytes, where it is page-locked and so takes memory of the machine.
+const LOCKED_BYTES: u64 = 64 << 20;
 
 impl Device for CudaDevice {
     fn facts(&self) -> &DeviceFacts {
@@ -52,6 +56,10 @@ impl Device for CudaDevice {
         true
     }
 
+    fn phase(&self) -> Phase {
+        self.phases.phase()
+    }
+
     fn reserve(&mut self, window: WindowId, bytes: u64) -> Result<DeviceAddress, DeviceError> {
         let base = self.windows.reserve(window, bytes)?;
         let scratch = self.windows.scratch(window).into_iter().collect();
@@ -69,6 +77,7 @@ impl Device for CudaDevice {
         let remains =
             self.windows.release(window)?.after(self.zeros.barrier().map(|(_, mark)| mark));
         self.loader.give_back(remains);
+        self.without_host.remove(&window);
         for ended in self.arrays.release(window) {
             self.end(ended);
         }
@@ -197,7 +206,7 @@ impl Device for CudaDevice {
     }
 
     fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
-        if self.reaches_host { Some(self) } else { None }
+        if self.host_access == HostAccess::None { None } else { Some(self) }
     }
 
     fn machine_code(&mut self) -> Option<&mut dyn MachineCode> {
@@ -218,6 +227,9 @@ impl Device for CudaDevice {
         }
         self.news.hush();
         let before = events.len();
+        if self.is_closed(events) {
+            return Activity::Waiting;
+        }
         let failed = self.failure.take().map_or(Ok(()), Err);
         if let Err(failure) = failed.and_then(|()| self.advance(events)) {
             self.lose(&failure, events);
@@ -231,7 +243,10 @@ impl Device for CudaDevice {
             for registered in self.locked.take_unused() {
                 self.loader.unlock(registered);
             }
-            self.loader.idle();
+        }
+        self.change_phase(events);
+        if self.phase() == Phase::Closed {
+            return Activity::Waiting;
         }
         if self.streams.is_idle() && !self.loader.is_loading() {
             return Activity::Idle;
@@ -242,6 +257,9 @@ impl Device for CudaDevice {
         }
         if self.last_event.elapsed() < ATTENTIVE || looks || self.streams.looks_at_host() {
             return Activity::Busy;
+        }
+        if self.awaits_phase() {
+            return Activity::Watching;
         }
         self.streams.arm();
         Activity::Waiting
@@ -344,6 +362,10 @@ impl Aliasing for CudaDevice {
 }
 
 impl HostMapping for CudaDevice {
+    fn most_bytes(&self) -> u64 {
+        if self.host_access == HostAccess::Locked { LOCKED_BYTES } else { u64::MAX }
+    }
+
     fn map_host(
         &mut self,
         window: WindowId,
@@ -351,7 +373,14 @@ impl HostMapping for CudaDevice {
         memory: HostSpan,
         variables: u64,
     ) -> Result<(), DeviceError> {
-        self.windows.map_host(window, start, memory, variables)
+        self.windows.map_host(window, start, memory, variables)?;
+        if self.host_access == HostAccess::Locked
+            && let Some(host) = self.windows.host_of(window)
+        {
+            host.is_locked = true;
+            self.loader.lock_window(window, host.range());
+        }
+        Ok(())
     }
 }
 

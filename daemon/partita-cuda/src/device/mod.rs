@@ -2,6 +2,7 @@
 
 mod checks;
 mod contract;
+mod phases;
 mod variables;
 
 pub(crate) use variables::{Placed, constants_in};
@@ -9,10 +10,11 @@ pub(crate) use variables::{Placed, constants_in};
 use crate::arrays::{Arrays, Ended as EndedArray};
 use crate::cache::Cache;
 use crate::clock::Clock;
+use crate::code::Loaded;
 use crate::driver::{Attribute, Context, Driver, Failure, Monitor, Place, Stream};
 use crate::faults::{self, Suspect};
 use crate::green::Groups;
-use crate::loader::{Loaded, Loader, Outcome};
+use crate::loader::{Loader, Outcome};
 use crate::locked::Locked;
 use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
@@ -22,11 +24,12 @@ use crate::traffic::Traffic;
 use crate::windows::Windows;
 use crate::zeros::Zeros;
 use crate::{OpenError, calibration};
-use partita_device::{AddressRange, DeviceError, Event, Guards, ModuleFacts};
+use partita_device::{AddressRange, DeviceError, Event, Guards, ModuleFacts, Phase};
 use partita_model::{
     Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, SmSet,
     Timekeeping, WindowId,
 };
+use phases::Phases;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -61,6 +64,7 @@ pub struct CudaDevice {
     locked: Locked,
     streams: Streams,
     loader: Loader,
+    phases: Phases,
     /// Modules that are being loaded, and their windows.
     loading: BTreeMap<ModuleId, WindowId>,
     modules: BTreeMap<ModuleId, Loaded>,
@@ -68,8 +72,10 @@ pub struct CudaDevice {
     /// The addresses of modules' variables.
     placed: BTreeMap<ModuleId, Placed>,
     guards: Guards,
-    /// Whether kernels can access memory that is mapped in this process.
-    reaches_host: bool,
+    /// How kernels reach memory that is mapped in this process.
+    host_access: HostAccess,
+    /// Windows whose host memory is not page-locked, and why. None of their kernels may run.
+    without_host: BTreeMap<WindowId, Failure>,
     groups: Groups,
     /// Sets of SMs whose contexts are being created.
     confining: BTreeSet<SmSet>,
@@ -100,7 +106,7 @@ impl CudaDevice {
             return Err(OpenError::NoDevice { ordinal, count });
         }
         let context = Context::open(driver, ordinal)?;
-        let facts = facts(&context, ordinal)?;
+        let mut facts = facts(&context, ordinal)?;
         let capability = facts.compute_capability;
         if (capability.major, capability.minor) < (7, 5) {
             return Err(OpenError::TooOld { name: facts.name, capability });
@@ -121,9 +127,10 @@ impl CudaDevice {
             facts.name, facts.sm_clock_khz, facts.memory_clock_khz
         );
         let cache = options.cache.clone().map(|folder| Cache::new(folder, identity.clone()));
+        facts.absent_sms =
+            crate::numbers::absent(&context, &upkeep, cache.as_ref(), facts.sm_count)?;
         let driver = context.driver();
-        let waits = driver.device_attribute(ordinal, Attribute::CanUse64BitStreamMemOps)? != 0;
-        let reaches_host = driver.device_attribute(ordinal, Attribute::PageableMemoryAccess)? != 0;
+        let host_access = HostAccess::of(driver, ordinal)?;
         let defers = driver.device_attribute(ordinal, Attribute::DeferredMappingCudaArray)? != 0;
         let monitor = driver.device_pci_bus_id(ordinal).ok().and_then(|id| {
             let complain =
@@ -150,8 +157,9 @@ impl CudaDevice {
             arrays: Arrays::new(&context, defers)?,
             locked: Locked::default(),
             zeros: Zeros::new(&context)?,
-            streams: Streams::new(&context, &news, waits)?,
+            streams: Streams::new(&context, &news)?,
             loader: Loader::start(&context, cache, &news)?,
+            phases: Phases::new(),
             calibration: calibration::from_facts(&facts),
             facts,
             identity,
@@ -166,7 +174,8 @@ impl CudaDevice {
             groups,
             confining: BTreeSet::new(),
             guards,
-            reaches_host,
+            host_access,
+            without_host: BTreeMap::new(),
             last_event: Instant::now(),
             ended: Vec::new(),
             failure: None,
@@ -264,7 +273,7 @@ impl CudaDevice {
     }
 
     fn advance(&mut self, events: &mut Vec<Event>) -> Result<(), Failure> {
-        for outcome in self.loader.take() {
+        for outcome in self.take_outcomes() {
             match outcome {
                 Outcome::Load { module, result } => match *result {
                     Ok((loaded, facts)) => self.module_loaded(module, loaded, facts, events),
@@ -274,6 +283,13 @@ impl CudaDevice {
                     }
                 },
                 Outcome::Lock { start, result } => self.locked.enter(start, result),
+                Outcome::LockWindow { window, result } => {
+                    if let Err(failure) = result {
+                        tracing::warn!(%failure, "host memory is not page-locked");
+                        self.without_host.insert(window, failure);
+                    }
+                }
+                Outcome::Over => {}
                 Outcome::Confine { sms, result } => {
                     self.confining.remove(&sms);
                     let result = result.map_err(|failure| failure.to_string()).and_then(|green| {
@@ -307,13 +323,17 @@ impl CudaDevice {
     }
 
     fn submit(&mut self, ended: &mut Vec<Ended>) -> Result<(), Failure> {
-        let windows = &self.windows;
+        if self.phases.phase() == Phase::Closed {
+            return Ok(());
+        }
+        let (windows, zeros) = (&self.windows, &self.zeros);
         let mut rest = Rest {
             modules: &self.modules,
             placed: &self.placed,
             signals: self.signals.as_mut(),
             locked: &mut self.locked,
-            zeroed: self.zeros.barrier(),
+            zeroed: &|task| zeros.before(task),
+            drains: self.phases.phase() == Phase::Draining,
             now: self.clock.now(),
             place_of: &|address| windows.place_of(DeviceAddress(address), 8),
         };
@@ -349,6 +369,28 @@ impl CudaDevice {
     }
 }
 
+/// How kernels reach memory that is mapped in this process.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum HostAccess {
+    /// By the host's page tables.
+    Pageable,
+    /// Where it is page-locked.
+    Locked,
+    /// Not at the host's addresses.
+    None,
+}
+
+impl HostAccess {
+    fn of(driver: &Driver, ordinal: u32) -> Result<HostAccess, Failure> {
+        let has = |attribute| driver.device_attribute(ordinal, attribute).map(|value| value != 0);
+        Ok(match has(Attribute::PageableMemoryAccess)? {
+            true => HostAccess::Pageable,
+            false if has(Attribute::CanUseHostPointerForRegisteredMem)? => HostAccess::Locked,
+            false => HostAccess::None,
+        })
+    }
+}
+
 fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {
     let get = |attribute| context.driver().device_attribute(ordinal, attribute);
     let small = |value: u32| u8::try_from(value).unwrap_or(u8::MAX);
@@ -378,5 +420,7 @@ fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {
         threads_per_cta: get(Attribute::MaxThreadsPerBlock)?,
         register_parts: compute_capability.register_parts(),
         shared_reserved: Bytes(get(Attribute::ReservedSharedMemoryPerBlock)?.into()),
+        // A kernel says which there are.
+        absent_sms: SmSet::EMPTY,
     })
 }

@@ -1,8 +1,8 @@
 //! Variables of modules, placed in their windows ([`mod@partita_ptx::settle`]).
 
 use super::{CudaDevice, refused};
+use crate::code::Variables;
 use crate::driver::Place;
-use crate::loader::Variables;
 use crate::zeros::BY_COPIES;
 use partita_device::{AddressRange, Device, DeviceError, VariableFacts};
 use partita_model::{Bytes, DeviceAddress, ModuleId, WindowId};

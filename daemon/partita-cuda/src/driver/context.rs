@@ -30,8 +30,9 @@ pub enum Attribute {
         Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR as u32,
     MaxRegistersPerMultiprocessor =
         Number::CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_MULTIPROCESSOR as u32,
-    CanUse64BitStreamMemOps = Number::CU_DEVICE_ATTRIBUTE_CAN_USE_64_BIT_STREAM_MEM_OPS as u32,
     PageableMemoryAccess = Number::CU_DEVICE_ATTRIBUTE_PAGEABLE_MEMORY_ACCESS as u32,
+    CanUseHostPointerForRegisteredMem =
+        Number::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM as u32,
     DeferredMappingCudaArray =
         Number::CU_DEVICE_ATTRIBUTE_DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED as u32,
     MaxSharedMemoryPerBlockOptin =

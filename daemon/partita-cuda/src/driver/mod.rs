@@ -148,7 +148,7 @@ impl Failure {
         self.is_sticky() || self.function == "cuEventRecord"
     }
 
-    fn unsupported(function: &'static str) -> Failure {
+    pub(crate) fn unsupported(function: &'static str) -> Failure {
         Failure { function, code: 801, name: "the driver has no such function".to_owned() }
     }
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 
 /// `CU_MEMHOSTREGISTER_PORTABLE`
 const PORTABLE: u32 = 1;
+/// `CU_MEMHOSTREGISTER_DEVICEMAP`
+const DEVICE_MAP: u32 = 2;
 
 /// The part of some host memory whose pages stay, page-locked. It stays so until
 /// [`Registered::end`].
@@ -53,6 +55,38 @@ impl Registered {
         let end = at.checked_add(bytes);
         assert!(end.is_some_and(|end| end <= self.bytes), "beyond the page-locked memory");
         std::ptr::with_exposed_provenance_mut(self.start + size(at))
+    }
+}
+
+impl Context {
+    /// Page-locks memory of the host that is mapped in this process, for kernels at the same
+    /// address. May wait for the device.
+    ///
+    /// # Errors
+    /// The driver's; `CUDA_ERROR_NOT_SUPPORTED` where kernels would have it at another address.
+    pub fn register(&self, start: u64, bytes: u64) -> Result<(), Failure> {
+        let address = std::ptr::with_exposed_provenance_mut(size(start));
+        let flags = PORTABLE | DEVICE_MAP;
+        call!(self.driver, cuMemHostRegister_v2(address, size(bytes), flags))?;
+        let mut seen = 0;
+        let found = call!(self.driver, cuMemHostGetDevicePointer_v2(&raw mut seen, address, 0));
+        match found {
+            Ok(()) if seen == start => Ok(()),
+            result => {
+                self.unregister(start)?;
+                result?;
+                Err(Failure::unsupported("page-locked memory at its own address"))
+            }
+        }
+    }
+
+    /// Unlocks memory of [`Context::register`]. Waits for the device.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn unregister(&self, start: u64) -> Result<(), Failure> {
+        let address = std::ptr::with_exposed_provenance_mut(size(start));
+        call!(self.driver, cuMemHostUnregister(address))
     }
 }
 

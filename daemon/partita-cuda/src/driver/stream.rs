@@ -75,15 +75,6 @@ impl Stream {
         call!(self.context.driver, cuStreamWaitEvent(self.raw, event.raw, 0))
     }
 
-    /// Lets what comes wait until the `u64` at `address` is at least `value`.
-    ///
-    /// # Errors
-    /// The driver's.
-    pub fn wait_value(&self, address: u64, value: u64) -> Result<(), Failure> {
-        // CU_STREAM_WAIT_VALUE_GEQ
-        call!(self.context.driver, cuStreamWaitValue64_v2(self.raw, address, value, 0))
-    }
-
     /// Copies from page-locked memory.
     ///
     /// # Errors

@@ -103,7 +103,6 @@ table! {
         cuStreamDestroy_v2(Handle);
         cuStreamSynchronize(Handle);
         cuStreamWaitEvent(Handle, Handle, c_uint);
-        cuStreamWaitValue64_v2(Handle, u64, u64, c_uint);
         cuMemcpyHtoDAsync_v2(u64, *const u8, usize, Handle);
         cuMemcpyDtoHAsync_v2(*mut u8, u64, usize, Handle);
         cuMemcpyDtoDAsync_v2(u64, u64, usize, Handle);

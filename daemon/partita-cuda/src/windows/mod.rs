@@ -66,7 +66,7 @@ pub(crate) struct Remains {
     addresses: Vec<Addresses>,
     pieces: Vec<(u64, u64)>,
     /// Host memory that stays mapped until no operation can be in flight.
-    _host: Option<HostRange>,
+    host: Option<HostRange>,
     /// The last event of the device's own work on these pieces.
     after: Option<Arc<Event>>,
 }
@@ -80,6 +80,11 @@ impl Remains {
     /// Unmaps the pieces and releases the addresses.
     pub(crate) fn give_back(self, context: &Context) -> Result<(), Failure> {
         let mut result = self.after.as_ref().map_or(Ok(()), |after| after.wait());
+        if let Some(host) = self.host.filter(|host| host.is_locked) {
+            // The driver has refused to lock it where this fails.
+            let unlocked = context.unregister(host.range().0);
+            tracing::debug!(?unlocked, "the host memory of a session");
+        }
         for (start, bytes) in self.pieces {
             // A piece that stays mapped keeps its addresses; the others are released.
             result = result.and(context.unmap(start, bytes));
@@ -287,7 +292,7 @@ impl Windows {
         let views: Vec<Addresses> = window.own.values().map(Own::view).collect();
         let pieces = pieces.chain(window.margins).chain(views.iter().copied()).collect();
         let addresses = window.addresses.into_iter().chain(views).collect();
-        Ok(Remains { addresses, pieces, _host: window.host, after: None })
+        Ok(Remains { addresses, pieces, host: window.host, after: None })
     }
 
     /// Makes a range live. Returns the new pieces.

@@ -148,7 +148,7 @@ pub struct World<'a> {
     next: u64,
     pub done: Vec<(OperationId, Outcome, Nanos)>,
     pub lost: Option<String>,
-    modules: Vec<(ModuleId, Result<ModuleFacts, String>)>,
+    pub modules: Vec<(ModuleId, Result<ModuleFacts, String>)>,
     pub confined: Vec<(SmSet, Result<(), String>)>,
 }
 
@@ -253,6 +253,7 @@ impl World<'_> {
                 Event::ModuleRefused { module, reason } => self.modules.push((module, Err(reason))),
                 Event::Confined { sms, result } => self.confined.push((sms, result)),
                 Event::Lost { reason } => self.lost = Some(reason),
+                Event::Reopened => {}
                 Event::Residency(_) | Event::Notice { .. } | Event::Output { .. } => {
                     panic!("{event:?}")
                 }

@@ -147,7 +147,9 @@ struct StreamUsage {
 #[derive(Debug)]
 pub(crate) struct Ledger {
     capacity: Usage,
+    /// By number, also of numbers without an SM.
     per_sm: Vec<Usage>,
+    sms: SmSet,
     streams: BTreeMap<StreamId, StreamUsage>,
     /// The SMs that applications share, with the part of each application.
     shared: BTreeMap<SmId, Holder>,
@@ -160,7 +162,8 @@ impl Ledger {
     pub(crate) fn new(facts: &DeviceFacts) -> Self {
         Ledger {
             capacity: Usage::capacity(facts),
-            per_sm: vec![Usage::default(); facts.sm_count.into()],
+            per_sm: vec![Usage::default(); facts.sm_numbers().into()],
+            sms: facts.sms(),
             streams: BTreeMap::new(),
             shared: BTreeMap::new(),
             #[cfg(test)]
@@ -168,14 +171,14 @@ impl Ledger {
         }
     }
 
-    /// Number of SMs.
-    pub(crate) fn sm_count(&self) -> usize {
+    /// Numbers of SMs, of which some may have no SM.
+    pub(crate) fn numbers(&self) -> usize {
         self.per_sm.len()
     }
 
     /// All SMs.
     pub(crate) fn sms(&self) -> SmSet {
-        SmSet::range(0, u16::try_from(self.per_sm.len()).unwrap_or(u16::MAX))
+        self.sms
     }
 
     /// CTAs that an empty SM can hold.

@@ -97,7 +97,7 @@ pub(crate) struct Handover {
 impl Handover {
     pub(crate) fn new(facts: &DeviceFacts) -> Self {
         Handover {
-            tenures: vec![Tenure::Free; facts.sm_count.into()],
+            tenures: vec![Tenure::Free; facts.sm_numbers().into()],
             granted: BTreeMap::new(),
             pending: false,
             pinned: BTreeMap::new(),
@@ -262,7 +262,7 @@ impl Handover {
         mut starving: impl Iterator<Item = ApplicationId>,
     ) -> Result<(), PlanError> {
         let all = self.ledger.sms();
-        let plan = Plan::new(partitions.clone(), all.len())?;
+        let plan = Plan::new(partitions.clone(), &all)?;
         if plan.taken().len() == all.len()
             && let Some(application) = starving.find(|id| !partitions.contains_key(id))
         {

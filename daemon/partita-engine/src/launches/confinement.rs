@@ -147,7 +147,7 @@ impl Launches {
         place: Place,
     ) -> Option<SmSet> {
         let own = handover.granted(place.application).difference(&handover.stalled());
-        let is_single = turn.device.sm_groups().len() == handover.ledger().sm_count();
+        let is_single = turn.device.sm_groups().len() == usize::from(handover.ledger().sms().len());
         let kept = || self.kept_to_groups(turn, handover, own, place.stream);
         is_single.then(kept).flatten().filter(|sms| *sms == own)
     }

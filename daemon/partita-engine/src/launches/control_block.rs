@@ -19,7 +19,8 @@ pub(crate) struct BlockPool {
     window: AddressRange,
     id: WindowId,
     block_bytes: u64,
-    sm_count: u16,
+    /// Numbers of the device's SMs.
+    numbers: u16,
     used_slabs: u64,
     free: Vec<DeviceAddress>,
     in_use: u64,
@@ -29,15 +30,15 @@ pub(crate) struct BlockPool {
 impl BlockPool {
     pub(crate) fn new(device: &mut dyn Device, id: WindowId) -> Result<Self, DeviceError> {
         let start = device.reserve(id, WINDOW_BYTES)?;
-        let sm_count = device.facts().sm_count;
-        let block_bytes = control::block_bytes(sm_count);
+        let numbers = device.facts().sm_numbers();
+        let block_bytes = control::block_bytes(numbers);
         let window = AddressRange { start, bytes: WINDOW_BYTES };
         let buffer = vec![0; usize::try_from(block_bytes).expect("a block is a few kilobytes")];
         Ok(BlockPool {
             window,
             id,
             block_bytes,
-            sm_count,
+            numbers,
             used_slabs: 0,
             free: Vec::new(),
             in_use: 0,
@@ -102,7 +103,7 @@ impl BlockPool {
         block: DeviceAddress,
     ) -> Result<Telemetry, DeviceError> {
         device.peek(block, &mut self.buffer)?;
-        Ok(Telemetry::of(&self.buffer, self.sm_count))
+        Ok(Telemetry::of(&self.buffer, self.numbers))
     }
 
     /// The fault that a kernel in its original form has met, 0 for none.

@@ -38,10 +38,10 @@ impl Layout {
     /// that may wait for others start in order. Where CTAs may start on foreign SMs, or where
     /// others of the same SM leave little room, the tasks of their own SMs would wait for helpers.
     pub(super) fn gates(&self, spec: &Spec, is_worker: bool, stalled: &SmSet) -> Gates {
-        let sm_count = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
-        let gates = Gates::new(sm_count, self.task.most);
+        let numbers = u16::try_from(self.workers.len()).unwrap_or(u16::MAX);
+        let gates = Gates::new(numbers, self.task.most);
         let waits = !self.own.intersection(stalled).is_empty();
-        let stays = (self.own.len() == sm_count || self.is_kept) && self.quota.is_none();
+        let stays = (self.own.len() == numbers || self.is_kept) && self.quota.is_none();
         let mut gates = match is_worker && !spec.kernel.awaits && !waits && stays {
             true => gates.by_place_for(&self.workers, self.placed),
             false => gates,
@@ -78,7 +78,7 @@ impl Launches {
         // One worker after the other over the SMs, as the hardware places them.
         let rounds = rounds_for(&rooms, tasks);
         let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
-        let mut workers = vec![0; ledger.sm_count()];
+        let mut workers = vec![0; ledger.numbers()];
         let mut wanted = 0;
         for (sm, room) in rooms {
             let count = room.min(rounds);
@@ -93,7 +93,7 @@ impl Launches {
         let ctas = u32::try_from(placed + burn).unwrap_or(u32::MAX);
         // A grid with CTAs to spare may find no room on foreign SMs. Then its own SMs get more than
         // their share, and claim so unevenly that some run twice as many of few CTAs as others.
-        let keeps_to_own = is_kept || usize::from(own.len()) == ledger.sm_count();
+        let keeps_to_own = is_kept || own == ledger.sms();
         let is_few = pending.is_worker() && !keeps_to_own && rounds < most;
         let quota = handover.quota(&own, lane, spec.cta).or(is_few.then_some(rounds));
         Some(Layout { workers, ctas, task, placed, own, is_kept, quota })

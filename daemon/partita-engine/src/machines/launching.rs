@@ -10,7 +10,7 @@ use crate::sessions::{
 };
 use crate::turn::{Bug, Turn};
 use crate::{About, LogLevel, Payload, Request, Rests};
-use partita_device::AddressRange;
+use partita_device::{AddressRange, Phase};
 use partita_model::{
     ApplicationId, CudaResult, LaunchId, Nanos, OperationId, Originals, Priority, SessionId,
     StreamId, request,
@@ -352,7 +352,8 @@ impl Machines {
         if !is_confined {
             self.take_turn(turn, application);
         }
-        if self.waits_for_loading(turn, &pending) {
+        let is_open = turn.device.phase() == Phase::Open;
+        if !is_open || self.waits_for_loading(turn, &pending) {
             return Start::Wait(pending);
         }
         self.see_urgent(turn);

@@ -84,6 +84,7 @@ impl Machines {
                 self.sessions.module_refused(turn, module, reason);
             }
             Event::Confined { sms, result } => self.launches.confined(turn, sms, result),
+            Event::Reopened => turn.push(Effect::PumpWaiting),
             Event::Done { operation, time, outcome } => {
                 self.observer.look_at_hit_rates(turn);
                 self.done(turn, operation, time, outcome);

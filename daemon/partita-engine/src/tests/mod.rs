@@ -8,6 +8,7 @@ mod groups;
 mod messages;
 mod modules;
 mod originals;
+mod phases;
 mod policy;
 mod profiling;
 pub(crate) mod random;

@@ -158,9 +158,11 @@ impl Shell {
     }
 
     /// The memory that the daemon shares with a program. Its host memory fits into its window.
-    fn memory_of(&self, id: SessionId, window_bytes: u64) -> Result<ServerSession, String> {
+    fn memory_of(&mut self, id: SessionId, window_bytes: u64) -> Result<ServerSession, String> {
         let usual = Sizes::default();
-        let sizes = Sizes { host_bytes: usual.host_bytes.min(window_bytes / 4), ..usual };
+        let most = self.device.host_mapping().map_or(u64::MAX, |mapping| mapping.most_bytes());
+        let host_bytes = usual.host_bytes.min(window_bytes / 4).min(most);
+        let sizes = Sizes { host_bytes, ..usual };
         let session = ServerSession::create(sizes).map_err(|error| error.to_string())?;
         watch(&self.epoll, session.bell(), FIRST_SESSION + id.0)
             .map_err(|error| error.to_string())?;

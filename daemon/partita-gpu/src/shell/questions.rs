@@ -11,7 +11,7 @@ use partita_model::{
     Calibration, GpuConfig, GpuNumber, GpuReport, PolicyConfig, StatusReport, Timekeeping,
 };
 use partita_policy::calibrated;
-use partita_wire::supervise::{Answer, Ask, FromGpu, PlanRequest, RefusalKind, ToGpu};
+use partita_wire::supervise::{Answer, Ask, FromGpu, PlanRequest, RefusalKind};
 use std::collections::BTreeMap;
 
 /// The most events of one answer.
@@ -27,16 +27,14 @@ impl Shell {
     }
 
     pub(super) fn read_control(&mut self) {
+        self.obey_deferred();
         let Some(line) = &mut self.line else { return };
         let read = line.control.read();
         // What came before the end of the line counts.
         loop {
             let Some(line) = &mut self.line else { return };
             match line.control.next_question() {
-                Ok(Some(ToGpu { id, ask })) => {
-                    let answer = self.answer(ask);
-                    self.tell(FromGpu::Answer { id, answer });
-                }
+                Ok(Some(question)) => self.take_question(question),
                 Ok(None) => break,
                 Err(error) => return self.lose_line(&error),
             }
@@ -46,7 +44,7 @@ impl Shell {
         }
     }
 
-    fn answer(&mut self, ask: Ask) -> Answer {
+    pub(super) fn answer(&mut self, ask: Ask) -> Answer {
         match ask {
             Ask::Heartbeat => Answer::Done,
             Ask::EndWhenIdle => {

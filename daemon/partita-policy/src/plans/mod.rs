@@ -38,14 +38,14 @@ pub enum PlanError {
         sms: SmSet,
     },
     /// An SM does not exist.
-    #[error("SMs {sms} of {application} do not exist: the GPU has SMs 0-{last}")]
+    #[error("SMs {sms} of {application} do not exist: the GPU has SMs {gpu}")]
     OutsideGpu {
         /// Whose.
         application: ApplicationId,
         /// Those that do not exist.
         sms: SmSet,
-        /// The highest that exists.
-        last: u16,
+        /// Those that exist.
+        gpu: SmSet,
     },
     /// A set is empty.
     #[error("{application} would have no SM: give it at least one, or leave it out of the plan")]
@@ -70,26 +70,18 @@ pub enum PlanError {
 }
 
 impl Plan {
-    /// A plan of these partitions for a GPU of `sm_count` SMs.
+    /// A plan of these partitions for a GPU with these SMs.
     ///
     /// # Errors
     /// The first reason, in order of application, why it cannot hold.
-    pub fn new(
-        partitions: BTreeMap<ApplicationId, SmSet>,
-        sm_count: u16,
-    ) -> Result<Self, PlanError> {
-        let gpu = SmSet::range(0, sm_count);
+    pub fn new(partitions: BTreeMap<ApplicationId, SmSet>, gpu: &SmSet) -> Result<Self, PlanError> {
         for (&application, sms) in &partitions {
             if sms.is_empty() {
                 return Err(PlanError::Empty { application });
             }
-            let outside = sms.difference(&gpu);
+            let outside = sms.difference(gpu);
             if !outside.is_empty() {
-                return Err(PlanError::OutsideGpu {
-                    application,
-                    sms: outside,
-                    last: sm_count.saturating_sub(1),
-                });
+                return Err(PlanError::OutsideGpu { application, sms: outside, gpu: *gpu });
             }
             for (&second, other) in partitions.range(application..).skip(1) {
                 if !sms.is_disjoint(other) {
@@ -159,7 +151,7 @@ mod tests {
     fn check(partitions: &[(u32, &str)], expected: Result<&str, &str>) {
         let partitions =
             partitions.iter().map(|&(id, sms)| (ApplicationId(id), sms.parse().unwrap())).collect();
-        let text = Plan::new(partitions, 24)
+        let text = Plan::new(partitions, &SmSet::range(0, 24))
             .map(|plan| plan.taken().to_string())
             .map_err(|e| e.to_string());
         assert_eq!(text, expected.map(str::to_owned).map_err(str::to_owned));

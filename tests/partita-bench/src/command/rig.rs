@@ -232,6 +232,7 @@ impl<'a> Rig<'a> {
                 }
                 Event::Lost { reason } => return Err(RigError::Work(reason)),
                 Event::Confined { .. }
+                | Event::Reopened
                 | Event::Residency(_)
                 | Event::Notice { .. }
                 | Event::Output { .. } => {}

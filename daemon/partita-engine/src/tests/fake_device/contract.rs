@@ -3,8 +3,8 @@
 use super::{FakeDevice, Grid, Kernel, Traits};
 use partita_device::{
     Activity, AddressRange, Confinement, Confining, Counting, Device, DeviceError, Event, Gating,
-    Horizon, KernelFacts, MachineCode, ModuleFacts, Outcome, Relocation, ResidencyTrace, Textures,
-    TrafficSampling, Work,
+    Horizon, KernelFacts, MachineCode, ModuleFacts, Outcome, Phase, Relocation, ResidencyTrace,
+    Textures, TrafficSampling, Work,
 };
 use partita_model::control::TOTAL;
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -214,6 +214,10 @@ impl Device for FakeDevice {
 
     fn loading_waits_for_grids(&self) -> bool {
         self.loading_waits
+    }
+
+    fn phase(&self) -> Phase {
+        self.phase
     }
 
     fn relocation(&mut self) -> Option<&mut dyn Relocation> {

@@ -15,7 +15,7 @@ mod protocol;
 mod scheduler;
 mod streams;
 
-use partita_device::{AddressRange, Event, GridSpec, Outcome, Work};
+use partita_device::{AddressRange, Event, GridSpec, Outcome, Phase, Work};
 use partita_model::control::{ABORT, EXHAUSTED, FAULT, NEXT, QUOTA};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
@@ -49,6 +49,7 @@ pub(crate) fn facts(sm_count: u16) -> DeviceFacts {
         threads_per_cta: 1024,
         register_parts: 4,
         shared_reserved: Bytes(1024),
+        absent_sms: SmSet::EMPTY,
     }
 }
 
@@ -159,6 +160,7 @@ pub(crate) struct FakeDevice {
     pub(crate) traffic: (Option<u64>, Vec<u64>),
     /// Whether modules are loaded only when nothing runs.
     pub(crate) loading_waits: bool,
+    pub(crate) phase: Phase,
     /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
     pub(crate) groups: Vec<SmSet>,
     /// Streams that can have grids on one set of SMs at a time.
@@ -218,6 +220,7 @@ impl FakeDevice {
             gated: SmSet::EMPTY,
             can_cancel: true,
             loading_waits: false,
+            phase: Phase::Open,
             hit_rate: None,
             traffic: (None, Vec::new()),
             groups: Vec::new(),

@@ -1,0 +1,92 @@
+//! When the device takes no launches, and no calls ([`Phase`]).
+//!
+//! Something that may hold up every call is due: the device becomes idle first. Copies and fills
+//! stay here meanwhile; grids that the engine still asks for belong to running launches, and go on.
+//! When nothing is on the device, the loading thread does what is due, and the owner makes no call
+//! of the driver until it has.
+//!
+//! A launch may last long, or wait for a copy that stays here. After a limit the device therefore
+//! opens again, for as long as it has drained, and tries anew with twice the limit.
+
+use super::CudaDevice;
+use crate::loader::Outcome;
+use partita_device::{Event, Phase};
+use std::time::{Duration, Instant};
+
+/// How long the device drains at first, and at most, before others go on.
+const LIMITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+
+/// The device's phase.
+pub(super) struct Phases {
+    phase: Phase,
+    /// How long the device drains this time.
+    limit: Duration,
+    /// When it opens again, or may drain again.
+    until: Instant,
+    /// What the loading thread has told in this phase.
+    outcomes: Vec<Outcome>,
+}
+
+impl Phases {
+    pub(super) fn new() -> Phases {
+        Phases { phase: Phase::Open, limit: LIMITS.0, until: Instant::now(), outcomes: Vec::new() }
+    }
+
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+}
+
+impl CudaDevice {
+    /// Whether the loading thread has the driver to itself. Takes what it tells, and opens the
+    /// device when it has done everything.
+    pub(super) fn is_closed(&mut self, events: &mut Vec<Event>) -> bool {
+        if self.phases.phase != Phase::Closed {
+            return false;
+        }
+        let is_over = |outcome: &Outcome| matches!(outcome, Outcome::Over);
+        self.phases.outcomes.extend(self.loader.take());
+        if !self.phases.outcomes.iter().any(is_over) {
+            return true;
+        }
+        self.phases.phase = Phase::Open;
+        events.push(Event::Reopened);
+        false
+    }
+
+    /// What the loading thread has told.
+    pub(super) fn take_outcomes(&mut self) -> Vec<Outcome> {
+        let mut outcomes = std::mem::take(&mut self.phases.outcomes);
+        outcomes.extend(self.loader.take());
+        outcomes
+    }
+
+    /// Drains, closes or opens the device, where nothing else has happened in this poll.
+    pub(super) fn change_phase(&mut self, events: &mut Vec<Event>) {
+        let is_idle = self.streams.device_is_idle();
+        if is_idle && self.loader.is_due() {
+            self.phases = Phases { phase: Phase::Closed, ..Phases::new() };
+            self.loader.begin_phase();
+            return;
+        }
+        let now = Instant::now();
+        match self.phases.phase {
+            Phase::Open if self.loader.is_urgent() && now >= self.phases.until => {
+                self.phases.phase = Phase::Draining;
+                self.phases.until = now + self.phases.limit;
+            }
+            Phase::Draining if now >= self.phases.until => {
+                self.phases.phase = Phase::Open;
+                self.phases.until = now + self.phases.limit;
+                self.phases.limit = (self.phases.limit * 2).min(LIMITS.1);
+                events.push(Event::Reopened);
+            }
+            Phase::Open | Phase::Draining | Phase::Closed => {}
+        }
+    }
+
+    /// Whether time alone changes the phase.
+    pub(super) fn awaits_phase(&self) -> bool {
+        self.phases.phase == Phase::Draining || self.loader.is_urgent()
+    }
+}
