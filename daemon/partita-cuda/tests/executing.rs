@@ -8,7 +8,7 @@
 use partita_cuda_device::{CudaDevice, Options};
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, Event, FaultKind, GridSpec,
-    Horizon, HostMemory, HostSpan, Outcome, Work,
+    Horizon, HostMemory, HostSpan, Outcome, Phase, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CStr, c_char, c_int};
@@ -64,6 +64,19 @@ $AGAIN:
 	st.global.u64 [%to], %offset;
 	ret;
 }
+.visible .entry deep(.param .u64 to, .param .u64 value)
+{
+	.local .align 8 .b8 room[3000];
+	.reg .b64 %to, %value, %at;
+	ld.param.u64 %to, [to];
+	ld.param.u64 %value, [value];
+	mov.u64 %at, room;
+	add.u64 %at, %at, %value;
+	st.local.u64 [%at], %value;
+	ld.local.u64 %value, [%at];
+	st.global.u64 [%to], %value;
+	ret;
+}
 .visible .entry fail(.param .u64 none, .param .u64 other) { trap; }
 .visible .entry variable(.param .u64 to, .param .u64 none)
 {
@@ -75,16 +88,15 @@ $AGAIN:
 }
 ";
 
-/// The daemon asks for eager loading in its environment, which tests share. Kernels of modules are
-/// launched on green contexts (docs/roadmap.md, "The real GPU").
-const SWITCHES: &CStr = c"timing=off,lazy-loading=off,matching-contexts=off";
+/// The daemon asks for eager loading in its environment, which tests share.
+const SWITCHES: &CStr = c"timing=off,lazy-loading=off";
 
 /// A process has one driver, and a driver one context.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A device on a driver of its own.
 struct World {
-    _library: libloading::Library,
+    library: libloading::Library,
     device: CudaDevice,
     base: DeviceAddress,
     next: u64,
@@ -118,7 +130,7 @@ impl World {
             device.create_stream(StreamId(stream)).unwrap();
         }
         let mut world = World {
-            _library: library,
+            library,
             device,
             base,
             next: 0,
@@ -131,6 +143,25 @@ impl World {
         world.until(|world| !world.events.is_empty());
         assert!(matches!(world.events.pop(), Some(Event::ModuleLoaded { .. })));
         world
+    }
+
+    /// Watches this thread: it may not wait for grids.
+    fn watch(&self) {
+        // SAFETY: the library's own function.
+        let watch: libloading::Symbol<'_, extern "C" fn()> =
+            unsafe { self.library.get("emulated_driver_watch") }.unwrap();
+        watch();
+    }
+
+    /// Calls of this thread that might have waited for grids.
+    fn waits(&self) -> String {
+        let mut text = vec![0_u8; 4096];
+        // SAFETY: the library's own function.
+        let waits: libloading::Symbol<'_, unsafe extern "C" fn(*mut c_char, usize) -> c_int> =
+            unsafe { self.library.get("emulated_driver_waits") }.unwrap();
+        // SAFETY: a buffer and its size.
+        unsafe { waits(text.as_mut_ptr().cast(), text.len()) };
+        CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap().to_owned()
     }
 
     fn allocate(&mut self, offset: u64, bytes: u64) -> DeviceAddress {
@@ -223,10 +254,14 @@ impl HostMemory for Bytes {
 #[test]
 fn the_contract_holds_with_kernels() {
     let mut world = World::new();
+    world.watch();
     kernels_execute_between_copies(&mut world);
     a_running_kernel_sees_a_poke(&mut world);
+    a_module_is_loaded_while_a_kernel_waits_for_the_host(&mut world);
+    others_memory_is_zeroed_beside_a_copy(&mut world);
     memory_has_several_addresses(&mut world);
     a_grid_keeps_to_the_sms_of_a_green_context(&mut world);
+    assert_eq!(world.waits(), "", "the owner's thread never waits for grids");
 }
 
 fn kernels_execute_between_copies(world: &mut World) {
@@ -259,13 +294,53 @@ fn a_running_kernel_sees_a_poke(world: &mut World) {
     let word = world.allocate(42 << 20, 16);
     let waiting = world.launch(0, "await", [word.0, 0]);
     // Another stream's kernel runs beside it.
-    let beside = world.allocate(44 << 20, 8);
+    let beside = world.allocate(44 << 20, 16);
     let stored = world.launch(1, "store", [beside.0, 3]);
+    // A kernel with much local memory begins, too.
+    let deep = world.launch(2, "deep", [beside.0 + 8, 16]);
     assert_eq!(world.finish(stored), Outcome::Complete);
+    assert_eq!(world.finish(deep), Outcome::Complete);
     assert!(!world.is_done(waiting));
     world.poke(word, 1);
     assert_eq!(world.finish(waiting), Outcome::Complete);
     assert_eq!(world.peek(DeviceAddress(word.0 + 8)), 2);
+}
+
+/// The driver loads only when nothing runs, and holds up every call meanwhile.
+fn a_module_is_loaded_while_a_kernel_waits_for_the_host(world: &mut World) {
+    let word = world.allocate(48 << 20, 16);
+    let waiting = world.launch(0, "await", [word.0, 0]);
+    world.device.load_module(ModuleId(2), WINDOW, PTX.into()).unwrap();
+    world.until(|world| world.device.phase() == Phase::Draining);
+    // A copy stays here for a while: the kernel may wait for it.
+    let host: Arc<Bytes> = Arc::new(Bytes(Mutex::new(vec![1, 0, 0, 0, 0, 0, 0, 0])));
+    let from = HostSpan::new(host, 0, 8).unwrap();
+    let copied = world.enqueue(1, Work::CopyToDevice { to: word, from });
+    assert_eq!(world.finish(copied), Outcome::Complete);
+    assert_eq!(world.finish(waiting), Outcome::Complete);
+    world.until(|world| !world.events.is_empty());
+    assert!(matches!(world.events.pop(), Some(Event::ModuleLoaded { .. })));
+    world.device.unload_module(ModuleId(2)).unwrap();
+}
+
+/// Large memory is zeroed by a kernel of the driver, which waits for room on an SM.
+fn others_memory_is_zeroed_beside_a_copy(world: &mut World) {
+    const CTAS_PER_SM: u32 = 32;
+    let word = world.allocate(50 << 20, 16);
+    let sms = u32::from(world.device.facts().sm_count);
+    let full = world.enqueue(0, Work::Launch(grid("await", sms * CTAS_PER_SM, [word.0, 0])));
+    let other = WindowId(2);
+    let start = world.device.reserve(other, 64 << 20).unwrap();
+    world.device.allocate(other, AddressRange { start, bytes: 48 << 20 }).unwrap();
+    let host: Arc<Bytes> = Arc::new(Bytes(Mutex::new(vec![7; 8])));
+    let from = HostSpan::new(host, 0, 8).unwrap();
+    let to = DeviceAddress(word.0 + 8);
+    let copied = world.enqueue(1, Work::CopyToDevice { to, from });
+    assert_eq!(world.finish(copied), Outcome::Complete);
+    assert!(!world.is_done(full));
+    world.poke(word, 1);
+    assert_eq!(world.finish(full), Outcome::Complete);
+    world.device.release(other).unwrap();
 }
 
 fn memory_has_several_addresses(world: &mut World) {

@@ -69,7 +69,7 @@ macro_rules! exports {
             const MODE: $crate::context::Mode =
                 $crate::context::Mode::of(stringify!($($mode)?));
             let run = |$driver: &'static $crate::driver::Driver| {
-                let _lock = $driver.begin(MODE)?;
+                let _lock = $driver.begin(stringify!($name), MODE)?;
                 $body
             };
             $crate::abi::answer($crate::driver::Driver::get().and_then(run))

@@ -7,7 +7,7 @@
 
 use crate::driver::Driver;
 use crate::status::Status;
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{MutexGuard, PoisonError, TryLockError};
 
 /// How a call meets the context's lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -41,9 +41,24 @@ impl Driver {
     ///
     /// # Errors
     /// The status of the fault that ended the context meanwhile.
-    pub fn begin(&self, mode: Mode) -> Result<Option<MutexGuard<'_, ()>>, Status> {
+    pub fn begin(
+        &self,
+        name: &'static str,
+        mode: Mode,
+    ) -> Result<Option<MutexGuard<'_, ()>>, Status> {
+        crate::waits::enter(name);
         let habits = self.settings.habits;
-        let lock = || self.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || match self.lock.try_lock() {
+            Ok(guard) => guard,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => {
+                self.waits(true, "another call has the context's lock");
+                self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+            }
+        };
+        if matches!(mode, Mode::Drains | Mode::Frees) {
+            self.waits(self.has_grids(), "it waits for the grids that run");
+        }
         match mode {
             Mode::Drains if habits.context_lock => {
                 let guard = lock();

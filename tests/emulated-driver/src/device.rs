@@ -35,6 +35,8 @@ fn attribute(device: &DeviceFacts, settings: &Settings, number: c_uint) -> u64 {
         76 => device.compute_capability.minor.into(),
         81 => device.shared_per_sm.0,
         88 => u64::from(!settings.habits.no_pageable_access),
+        // Registered memory has the same address for kernels.
+        91 => 1,
         97 => device.shared_per_cta_optin.0,
         106 => device.ctas_per_sm.into(),
         111 => device.shared_reserved.0,

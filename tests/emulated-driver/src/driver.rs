@@ -3,6 +3,7 @@
 use crate::arrays::Arrays;
 use crate::events::EventCell;
 use crate::green::GreenContexts;
+use crate::host::Mapped;
 use crate::memory::AddressSpace;
 use crate::modules::Modules;
 use crate::owner::Gpu;
@@ -29,6 +30,8 @@ pub struct Driver {
     pub lock: Mutex<()>,
     /// Everything that has a handle or an address.
     tables: Mutex<Tables>,
+    /// Page-locked memory of callers that kernels reach.
+    pub mapped: Mapped,
     /// The status of the fault that ended the context; 0 while none has.
     fault: Arc<AtomicU32>,
     handles: AtomicU64,
@@ -69,13 +72,15 @@ static DRIVER: LazyLock<Result<Driver, String>> = LazyLock::new(|| {
 impl Driver {
     fn start(settings: Settings) -> Result<Driver, String> {
         let fault = Arc::new(AtomicU32::new(0));
-        let (gpu, facts) = Gpu::start(&settings, Arc::clone(&fault))?;
+        let mapped = Mapped::default();
+        let (gpu, facts) = Gpu::start(&settings, Arc::clone(&fault), Arc::clone(&mapped))?;
         Ok(Driver {
             settings,
             gpu,
             facts,
             lock: Mutex::default(),
             tables: Mutex::default(),
+            mapped,
             fault,
             handles: AtomicU64::new(0x1000),
             local_bytes: AtomicU32::new(STACK_BYTES),
@@ -123,6 +128,11 @@ impl Driver {
     /// ask it meanwhile.
     pub fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Page-locked memory that kernels reach, whatever panicked before.
+    pub fn mapped(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
+        self.mapped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A new handle.

@@ -27,6 +27,8 @@ pub struct EventState {
     pub reached: u64,
     /// When it was reached, in nanoseconds.
     pub nanos: u64,
+    /// Whether more than copies was before the last recording.
+    follows_grids: bool,
 }
 
 impl EventState {
@@ -41,10 +43,17 @@ impl EventCell {
         *self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a recording. Returns its number.
-    pub fn record(&self) -> u64 {
+    /// Whether a wait for it may last: it is not reached, and not only copies are before it.
+    pub fn lasts(&self) -> bool {
+        let state = self.state();
+        state.follows_grids && !state.is_reached()
+    }
+
+    /// Counts a recording, which more than copies may precede. Returns its number.
+    pub fn record(&self, follows_grids: bool) -> u64 {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.recorded += 1;
+        state.follows_grids = follows_grids;
         state.recorded
     }
 
@@ -60,6 +69,9 @@ impl EventCell {
     /// Sleeps until the last recording is reached, or the context has ended.
     fn wait(&self, driver: &Driver) -> Result<(), Status> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        if !state.is_reached() {
+            driver.waits(true, "the event is not reached");
+        }
         while !state.is_reached() {
             driver.live()?;
             let woken = self.changed.wait_timeout(state, LOOK);
@@ -86,7 +98,7 @@ exports! {
     }
     cuEventRecord(event: u64, stream: u64) |driver| {
         let event = find(driver, event)?;
-        let number = event.record();
+        let number = event.record(driver.stream(stream)?.lasts());
         driver.submit(stream, Op::Record { event, number })
     }
     cuEventQuery(event: u64) beside |driver| {

@@ -2,8 +2,9 @@
 
 use partita_device::{HostMemory, HostSpan};
 use partita_emu::PageTables;
-use std::sync::Arc;
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// A range of this process's memory. Its callers keep it as the driver's contract says.
 struct Range {
@@ -22,8 +23,16 @@ impl Range {
     }
 }
 
-/// This process's memory, for kernels that use the host's page tables.
-pub struct OwnPageTables;
+/// Ranges of this process's memory that are page-locked for kernels: bytes by first address.
+pub type Mapped = Arc<Mutex<BTreeMap<u64, u64>>>;
+
+/// This process's memory, for kernels.
+pub struct OwnPageTables {
+    /// Whether kernels use the host's page tables.
+    pub is_pageable: bool,
+    /// What they reach in any case.
+    pub mapped: Mapped,
+}
 
 /// The smallest page.
 const PAGE: usize = 4096;
@@ -32,6 +41,16 @@ impl PageTables for OwnPageTables {
     fn find(&self, address: u64, bytes: u64) -> Option<HostSpan> {
         let (first, bytes) = (usize::try_from(address).ok()?, usize::try_from(bytes).ok()?);
         let last = first.checked_add(bytes.checked_sub(1)?)?;
+        let mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((start, length)) = mapped.range(..=address).next_back()
+            && last as u64 - start < *length
+        {
+            return span(first, bytes as u64);
+        }
+        drop(mapped);
+        if !self.is_pageable {
+            return None;
+        }
         let is_there = is_readable(first) && (first / PAGE == last / PAGE || is_readable(last));
         if is_there { span(first, bytes as u64) } else { None }
     }
@@ -299,11 +318,16 @@ mod tests {
     fn page_tables_say_what_is_there() {
         let byte = Box::new(7_u8);
         let address = std::ptr::from_ref(&*byte).expose_provenance() as u64;
-        let found = OwnPageTables.find(address, 1).expect("it is there");
+        let tables = OwnPageTables { is_pageable: true, mapped: Mapped::default() };
+        let found = tables.find(address, 1).expect("it is there");
         let mut back = [0];
         found.read(0, &mut back);
         assert_eq!(back, [7]);
-        assert!(OwnPageTables.find(0, 1).is_none());
-        assert!(OwnPageTables.find(u64::MAX, 8).is_none());
+        assert!(tables.find(0, 1).is_none());
+        assert!(tables.find(u64::MAX, 8).is_none());
+        let locked = OwnPageTables { is_pageable: false, mapped: Mapped::default() };
+        assert!(locked.find(address, 1).is_none());
+        locked.mapped.lock().expect("nobody panics").insert(address, 1);
+        assert!(locked.find(address, 1).is_some() && locked.find(address, 2).is_none());
     }
 }

@@ -90,7 +90,11 @@ impl Driver {
     /// call waits for the grids that run.
     fn resize_local(&self, bytes: u32) -> Result<(), Status> {
         let before = self.local_bytes.fetch_max(bytes, Ordering::AcqRel);
-        if bytes > before && self.settings.habits.local_resize { self.drain() } else { Ok(()) }
+        if bytes <= before || !self.settings.habits.local_resize {
+            return Ok(());
+        }
+        self.waits(self.has_grids(), "it makes room for local memory");
+        self.drain()
     }
 
     fn launch(

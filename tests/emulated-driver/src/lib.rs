@@ -10,6 +10,7 @@
 //! - [`channels`] holds the operations that have not begun, in the order in which hardware takes
 //!   them.
 //! - [`context`] has the context's lock, and calls that wait for grids.
+//! - [`waits`] finds calls of the owner of a device that wait for grids.
 //! - [`memory`] holds addresses, physical memory and mappings; all of them lie in one window of the
 //!   emulated GPU. Reserved addresses are reserved in this process, too.
 //! - "Machine code" is a mark before the PTX text ([`modules`]).
@@ -48,3 +49,4 @@ pub mod settings;
 mod status;
 mod streams;
 mod virtual_memory;
+mod waits;

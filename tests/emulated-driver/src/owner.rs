@@ -7,7 +7,7 @@
 
 use crate::channels::{Channels, Entry, Op, Place, Row, holds};
 use crate::hardware;
-use crate::host::OwnPageTables;
+use crate::host::{Mapped, OwnPageTables};
 use crate::memory::WINDOW_RANGE;
 use crate::room;
 use crate::settings::Settings;
@@ -54,8 +54,13 @@ pub struct Gpu {
 }
 
 impl Gpu {
-    /// Starts the GPU that the settings name. `fault` is the context's status.
-    pub fn start(settings: &Settings, fault: Arc<AtomicU32>) -> Result<(Gpu, DeviceFacts), String> {
+    /// Starts the GPU that the settings name. `fault` is the context's status, and `mapped` the
+    /// memory of the host that kernels reach in any case.
+    pub fn start(
+        settings: &Settings,
+        fault: Arc<AtomicU32>,
+        mapped: Mapped,
+    ) -> Result<(Gpu, DeviceFacts), String> {
         let mut spec = Spec::find(&settings.gpu).map_err(|error| error.to_string())?;
         spec.memory_bytes = settings.memory.unwrap_or(spec.memory_bytes);
         spec.shared_reserved_bytes =
@@ -84,9 +89,8 @@ impl Gpu {
             let device = gpu.facts().clone();
             let reader = gpu.reading();
             let reserved = reserved.and_then(|()| room::load(&mut gpu));
-            if !settings.habits.no_pageable_access {
-                gpu.set_page_tables(Box::new(OwnPageTables));
-            }
+            let is_pageable = !settings.habits.no_pageable_access;
+            gpu.set_page_tables(Box::new(OwnPageTables { is_pageable, mapped }));
             let answer = reserved.map(|()| (device, reader));
             if facts.send(answer.map_err(|error| error.to_string())).is_ok() {
                 Owner::new(gpu, settings, received, due, fault).run();

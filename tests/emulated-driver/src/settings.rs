@@ -21,6 +21,8 @@ pub struct Settings {
     pub timing: bool,
     /// Decides what hardware leaves open.
     pub seed: u64,
+    /// Whether calls of the process's first thread that wait are told ([`crate::waits`]).
+    pub watch: bool,
     /// What real drivers and GPUs do and a simple stand-in does not.
     pub habits: Habits,
 }
@@ -38,7 +40,7 @@ impl std::fmt::Display for SettingsError {
             "{VARIABLE}: {}; there are gpu=SPEC, memory=BYTES, cuda=VERSION, seed=NUMBER, ",
             self.what
         )?;
-        let mut names = String::from("timing");
+        let mut names = String::from("timing, watch");
         for (name, _) in KNOWN {
             let _ = write!(names, ", {name}");
         }
@@ -119,6 +121,7 @@ impl Default for Settings {
             cuda: 13_000,
             timing: true,
             seed: 0,
+            watch: false,
             habits: Habits::default(),
         }
     }
@@ -145,6 +148,7 @@ impl Settings {
                 "cuda" => settings.cuda = value.parse().map_err(|_| unknown())?,
                 "seed" => settings.seed = value.parse().map_err(|_| unknown())?,
                 "timing" => settings.timing = switch()?,
+                "watch" => settings.watch = switch()?,
                 _ => {
                     let known = KNOWN.iter().find(|(known, _)| *known == name);
                     let (_, field) = known.ok_or_else(unknown)?;

@@ -26,6 +26,8 @@ pub struct StreamCell {
 struct Count {
     submitted: u64,
     ended: u64,
+    /// The number of the last operation that may last: all but copies, records and waits for these.
+    last_lasting: u64,
 }
 
 impl StreamCell {
@@ -45,14 +47,20 @@ impl StreamCell {
     }
 
     /// Counts one more operation, as soon as there is room for it.
-    fn enter(&self, driver: &Driver) -> Result<(), Status> {
+    fn enter(&self, driver: &Driver, lasts: bool) -> Result<(), Status> {
         let most = if driver.settings.habits.entries { MOST_ENTRIES } else { u64::MAX };
         loop {
-            let submitted = self.count().submitted;
+            let Count { submitted, ended, .. } = *self.count();
+            if submitted - ended >= most {
+                driver.waits(true, "the stream is full");
+            }
             let mut count = self.wait_for(driver, (submitted + 1).saturating_sub(most))?;
             // Another thread may have submitted meanwhile.
             if count.submitted - count.ended < most {
                 count.submitted += 1;
+                if lasts {
+                    count.last_lasting = count.submitted;
+                }
                 return Ok(());
             }
         }
@@ -62,6 +70,12 @@ impl StreamCell {
     pub fn leave(&self) {
         self.count().ended += 1;
         self.changed.notify_all();
+    }
+
+    /// Whether something has not ended that may last.
+    pub fn lasts(&self) -> bool {
+        let count = self.count();
+        count.ended < count.last_lasting
     }
 
     fn is_empty(&self) -> bool {
@@ -95,7 +109,12 @@ impl Driver {
 
     /// Appends an operation to a stream.
     pub fn submit(&self, stream: u64, op: Op) -> Result<(), Status> {
-        self.stream(stream)?.enter(self)?;
+        let lasts = match &op {
+            Op::ToDevice { .. } | Op::ToHost { .. } | Op::Record { .. } => false,
+            Op::Wait { event, .. } => event.lasts(),
+            _ => true,
+        };
+        self.stream(stream)?.enter(self, lasts)?;
         self.gpu.submit(stream, op)
     }
 
@@ -105,9 +124,18 @@ impl Driver {
         streams.iter().try_for_each(|stream| stream.wait(self))
     }
 
+    /// Whether anything that may last is in a stream.
+    pub fn has_grids(&self) -> bool {
+        self.tables().streams.values().any(|stream| stream.lasts())
+    }
+
     /// Waits until a stream is empty.
     pub fn synchronize(&self, stream: u64) -> Result<(), Status> {
-        self.stream(stream)?.wait(self)
+        let stream = self.stream(stream)?;
+        if stream.lasts() {
+            self.waits(true, "the stream has more than copies");
+        }
+        stream.wait(self)
     }
 }
 

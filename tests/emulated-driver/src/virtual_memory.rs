@@ -172,10 +172,17 @@ exports! {
         put(start, std::ptr::with_exposed_provenance_mut(narrow(at)));
         Ok(())
     }
-    cuMemHostRegister_v2(start: *mut u8, size: usize, _flags: c_uint) drains |driver| {
-        driver.tables().memory.register(start.expose_provenance() as u64, wide(size))
+    cuMemHostRegister_v2(start: *mut u8, size: usize, flags: c_uint) drains |driver| {
+        let at = start.expose_provenance() as u64;
+        driver.tables().memory.register(at, wide(size))?;
+        // CU_MEMHOSTREGISTER_DEVICEMAP
+        if flags & 2 != 0 {
+            driver.mapped().insert(at, wide(size));
+        }
+        Ok(())
     }
     cuMemHostUnregister(start: *mut u8) drains |driver| {
+        driver.mapped().remove(&(start.addr() as u64));
         driver.tables().memory.unregister(start.addr() as u64)
     }
     cuMemHostGetDevicePointer_v2(device: *mut u64, host: *mut u8, flags: c_uint) |driver| {

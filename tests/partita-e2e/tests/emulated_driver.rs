@@ -4,6 +4,9 @@
 //! A run tries a few programs of the gallery. `PARTITA_EMULATED_DRIVER_GALLERY=all` tries all, and
 //! `PARTITA_EMULATED_DRIVER_GALLERY=scan,gemm` these. `PARTITA_EMULATED_DRIVER` sets other
 //! switches of the driver than the tests choose.
+//!
+//! A seed decides which habits the driver has, and what hardware leaves open. A run tries two
+//! seeds, and `PARTITA_EMULATED_DRIVER_SEEDS=0-999` tries these.
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::gallery::NAMES;
@@ -11,15 +14,19 @@ use partita_e2e::held::Held;
 use partita_e2e::toolchain;
 use partita_model::{SmSet, StatusReport};
 use rustix::process::{Signal, kill_process};
-use std::process::{Output, Stdio};
+use std::path::PathBuf;
+use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// The emulated GPU's time is of no use here, and programs have PTX of CUDA 13.5.
-const SWITCHES: &str = "timing=off,cuda=13050";
-/// The same for programs whose kernels reach the host's memory. Without pageable access such a
-/// kernel ends the context, and with the context's lock the owner's thread hangs (docs/roadmap.md,
-/// "The real GPU").
-const WITH_HOST_MEMORY: &str = "timing=off,cuda=13050,no-pageable-access=off,context-lock=off";
+/// The emulated GPU's time is of no use here, and programs have PTX of CUDA 13.5. The driver tells
+/// when the owner's thread waits for grids.
+const SWITCHES: &str = "timing=off,cuda=13050,watch=on";
+/// The same for programs whose kernels reach the host's memory (docs/roadmap.md, "The real GPU").
+const WITH_HOST_MEMORY: &str = "timing=off,cuda=13050,watch=on,no-pageable-access=off";
+/// What the driver says of such a wait.
+const WAITS: &str = "the first thread waits";
+/// What a daemon logs once it has opened the GPU.
+const SERVES: &str = "partitad: serving";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 
 /// How long a program of the gallery may take.
@@ -41,23 +48,39 @@ fn failure(output: &Output) -> Option<String> {
     (!passed).then(|| format!("{}\n{stdout}\n{stderr}", output.status))
 }
 
-/// Runs a program of the gallery on a daemon of its own. The reason why it has not passed.
-fn run(name: &str, switches: &str) -> Result<(), String> {
-    let program = toolchain::gallery_program(name);
-    let daemon = Daemon::on_emulated_driver(switches, POLICY);
-    let mut command = daemon.run(&program);
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
-    let mut child = child.expect("partita can be started");
+/// Runs programs at once on a daemon. The reason why one has not passed.
+fn run_on(daemon: &Daemon, programs: &[PathBuf]) -> Result<(), String> {
+    let start = |program: &PathBuf| {
+        let mut command = daemon.run(program);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        child.expect("partita can be started")
+    };
+    let mut children: Vec<Child> = programs.iter().map(start).collect();
     let start = Instant::now();
-    while child.try_wait().expect("it is a child").is_none() {
+    let is_running = |child: &mut Child| child.try_wait().expect("it is a child").is_none();
+    while children.iter_mut().any(is_running) {
         if start.elapsed() > LIMIT {
-            child.kill().expect("it is a child");
+            children.iter_mut().for_each(|child| child.kill().expect("it is a child"));
             return Err(format!("it hangs\n{}", daemon.log()));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    let output = child.wait_with_output().expect("its output can be read");
-    failure(&output).map_or(Ok(()), |reason| Err(format!("{reason}\n{}", daemon.log())))
+    for child in children {
+        let output = child.wait_with_output().expect("its output can be read");
+        if let Some(reason) = failure(&output) {
+            return Err(format!("{reason}\n{}", daemon.log()));
+        }
+    }
+    let log = daemon.log();
+    // While the daemon opens the GPU, it measures, and nobody waits for it.
+    let served = log.split_once(SERVES).map_or("", |(_, served)| served);
+    if served.is_empty() || served.contains(WAITS) { Err(log) } else { Ok(()) }
+}
+
+/// Runs a program of the gallery on a daemon of its own. The reason why it has not passed.
+fn run(name: &str, switches: &str) -> Result<(), String> {
+    let program = toolchain::gallery_program(name);
+    run_on(&Daemon::on_emulated_driver(switches, POLICY), &[program])
 }
 
 #[test]
@@ -67,6 +90,76 @@ fn an_unmodified_program_adds_vectors_on_the_real_backend() {
     let program = toolchain::program("vecAdd");
     let output = daemon.run(&program).output().expect("partita can be started");
     assert_eq!(failure(&output), None);
+}
+
+/// Loading holds up every call until nothing runs, and each program loads while others run.
+#[test]
+fn programs_start_side_by_side() {
+    let daemon = Daemon::on_emulated_driver(&switches(SWITCHES), POLICY);
+    let names = ["reduce", "symbols", "reduce", "atomics"];
+    let programs: Vec<PathBuf> = names.map(toolchain::gallery_program).into();
+    assert_eq!(run_on(&daemon, &programs), Ok(()));
+}
+
+/// Habits that a seed decides. Without pageable access some programs do not run.
+const HABITS: [&str; 17] = [
+    "context-lock",
+    "unmap-waits",
+    "channels",
+    "entries",
+    "small-alignment",
+    "local-resize",
+    "sticky-faults",
+    "matching-contexts",
+    "fills-need-room",
+    "reserved-shared",
+    "parted-registers",
+    "carve-out",
+    "most-room",
+    "permuted-smids",
+    "smid-gaps",
+    "no-pageable-access",
+    "printf-on-stdout",
+];
+
+/// The switches of a seed: three habits of four.
+fn of_seed(seed: u64) -> String {
+    let mut state = seed;
+    let mut next = || {
+        state =
+            state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state >> 33
+    };
+    let off = HABITS.iter().filter(|_| next() % 4 == 0).map(|habit| format!(",{habit}=off"));
+    format!("{SWITCHES},seed={seed}{}", off.collect::<String>())
+}
+
+/// Two of these run at once with each seed.
+const SMALL: [&str; 4] = ["atomics", "reduce", "symbols", "scan"];
+
+#[test]
+fn seeds_of_habits() {
+    let asked = std::env::var("PARTITA_EMULATED_DRIVER_SEEDS").unwrap_or_else(|_| "0-1".into());
+    let (first, last) = asked.split_once('-').unwrap_or((&asked, &asked));
+    let number = |text: &str| text.parse::<u64>().expect("seeds are a number, or two as in 0-999");
+    let mut wrong = Vec::new();
+    for seed in number(first)..=number(last) {
+        let (switches, start) = (of_seed(seed), Instant::now());
+        let programs: Vec<PathBuf> = [seed, seed / 4 + seed + 1]
+            .map(|choice| SMALL[usize::try_from(choice % 4).unwrap_or(0)])
+            .map(toolchain::gallery_program)
+            .into();
+        let result = run_on(&Daemon::on_emulated_driver(&switches, POLICY), &programs);
+        let words = if result.is_ok() { "passed" } else { "FAILED" };
+        println!("seed {seed}: {words} after {:.1} s", start.elapsed().as_secs_f64());
+        wrong.extend(result.err().map(|reason| {
+            format!(
+                "--- seed {seed} ({switches}); PARTITA_EMULATED_DRIVER_SEEDS={seed} repeats it \
+                 ---\n{reason}"
+            )
+        }));
+    }
+    assert!(wrong.is_empty(), "{} seeds failed\n{}", wrong.len(), wrong.join("\n"));
 }
 
 #[test]
