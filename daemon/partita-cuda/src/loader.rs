@@ -31,6 +31,8 @@ const STAGING_BYTES: usize = 4096;
 /// `CU_LIMIT_STACK_SIZE`).
 const LOCAL_BYTES: u64 = 1 << 10;
 const LOCAL: &str = include_str!("../../../kernels-ptx/device/local.ptx");
+/// What the text of [`LOCAL`] says of the size.
+const LOCAL_ROOM: &str = "room[1024]";
 
 /// How long the remains of what has gone lie about on a device that is never idle.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -369,7 +371,7 @@ impl Thread {
     }
 
     fn run_with_local(&self, bytes: u64) -> Result<(), String> {
-        let text = LOCAL.replace("BYTES]", &format!("{bytes}]"));
+        let text = LOCAL.replace(LOCAL_ROOM, &format!("room[{bytes}]"));
         let image = self.compile(&text).map_err(|error| error.to_string())?;
         let run = || {
             let code = Code::load(&self.context, &image)?;
@@ -474,5 +476,15 @@ impl Thread {
             cache.keep(text, &image);
         }
         Ok(image)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_kernel_for_local_memory_has_a_size_to_replace() {
+        assert_eq!(LOCAL.matches(LOCAL_ROOM).count(), 1);
     }
 }
