@@ -58,7 +58,7 @@ pub(crate) struct Seer {
 }
 
 impl Seer {
-    /// Loads the kernels, for grids on at most so many SMs. The device must be idle.
+    /// Loads the kernels, for grids on at most `sms` SMs. The device must be idle.
     pub(crate) fn load(
         context: &Arc<Context>,
         cache: Option<&Cache>,
@@ -100,7 +100,7 @@ impl Seer {
         bytes.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect()
     }
 
-    /// The SMs on which a grid for so many SMs ran.
+    /// The SMs on which a grid for `sms` SMs ran.
     pub(crate) fn places(&self, stream: &Stream, sms: u32) -> Result<SmSet, Failure> {
         let ctas = sms * CTAS_PER_SM;
         self.run(stream, "partita_where", [ctas, THREADS])?;

@@ -1,9 +1,10 @@
 //! Calls of threads that must not wait for running grids.
 //!
-//! A thread that calls `emulated_driver_watch` makes no call from then on that may wait for grids,
-//! or for another call that does; `emulated_driver_waits` names those that it has made all the
-//! same. With the switch `watch=on` the process's first thread is watched, too: each call of it
-//! that does wait is told on standard error. While a daemon opens a GPU, it measures, and so waits.
+//! A thread that calls `emulated_driver_watch` promises two things for its later calls: none may
+//! wait for grids, and none for another call that may. `emulated_driver_waits` names the calls that
+//! broke the promise. With the switch `watch=on` the process's first thread is watched, too: each
+//! of its calls that does wait is told on standard error. While a daemon opens a GPU, it measures,
+//! and so waits.
 
 use crate::abi::put_text;
 use crate::driver::Driver;

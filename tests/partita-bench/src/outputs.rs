@@ -18,7 +18,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::sync::Arc;
 
-/// Buffers lie on borders of so many bytes.
+/// The alignment of buffers, in bytes.
 const ALIGNMENT: u64 = 1 << 16;
 const WINDOW: WindowId = WindowId(1);
 const STREAM: StreamId = StreamId(1);
@@ -158,7 +158,7 @@ impl<'a> Program<'a> {
         Ok(Program { gpu, application, places, window, ended: 0 })
     }
 
-    /// Runs launches, in order, until so many have ended.
+    /// Runs launches, in order, until `count` have ended.
     pub(crate) fn launch_up_to(&mut self, count: u64) -> Result<(), String> {
         let pass = &self.application.pass;
         while self.ended < count {

@@ -11,7 +11,7 @@ use partita_model::request::{Launch, ModuleHandle, StreamHandle};
 use partita_model::{ApplicationId, DeviceFacts, Nanos, SessionId, TargetReport};
 use std::sync::Arc;
 
-/// A program enqueues so many launches at once.
+/// The launches that a program enqueues at once.
 pub(crate) const BATCH: usize = 8;
 /// A program that enqueues few launches ahead has batches of this length, within a factor of 4.
 const LENGTH: Nanos = Nanos(400_000);

@@ -22,6 +22,7 @@ const BEHIND: u64 = 2_000_000;
 /// The run of an SM in a turn of the device, where all SMs of the window have work. A team's turn
 /// that has begun ends.
 const RUN: Duration = Duration::from_micros(200);
+/// The longest run of an SM whose window has idle SMs.
 const LONGEST_RUN: Duration = Duration::from_millis(1);
 /// A whole SM in a share.
 const WHOLE: u32 = 256;
@@ -170,7 +171,7 @@ impl HostShares {
         self.accounts.get(&window).is_none_or(|account| account.taken <= limit)
     }
 
-    /// Whether a piece of a window's copy or fill may be done now, beside the SMs of the others.
+    /// Whether a piece of a window's copy or fill may be done now, beside other windows' SMs.
     #[must_use]
     pub fn may_copy(&self, window: WindowId) -> bool {
         self.active.iter().all(|active| *active == window) || self.may_run(window)
@@ -181,7 +182,7 @@ impl HostShares {
     pub fn run(&self, window: WindowId) -> Run {
         let began = Instant::now();
         let account = self.accounts.get(&window).copied().unwrap_or_else(|| self.fresh());
-        // What its idle SMs leave, the others may use.
+        // Its SMs with work may use the time that its idle SMs leave.
         let run = RUN * account.share / (WHOLE * account.sms.max(1));
         let ends = began + run.min(LONGEST_RUN);
         let pace = Pace { is_over: false, budget: account.budget, ends, most: self.most };

@@ -457,7 +457,7 @@ impl Observer {
     }
 }
 
-/// The predicted time of a launch alone on so many SMs, in nanoseconds.
+/// The predicted time of a launch alone on a number of SMs, in nanoseconds.
 fn predicted(
     gpu: Option<&Gpu>,
     profile: &KernelProfile,

@@ -1,8 +1,8 @@
 //! The fewest SMs with which the requests of an application meet its latency target.
 //!
 //! A *request* is work without a pause: from the first launch after a pause to the end of the last
-//! launch before the next one. A pause is longer than the grace of the application. All launches
-//! count, also those that run alone on the device or in slices.
+//! launch before the next one. A pause is longer than the grace of the application. Launches
+//! that run alone on the device or in slices count like all others.
 //!
 //! Requests may follow each other without a pause. The program's own *waits* tell them apart: a
 //! wait of the host for a stream, an event or the context, at whose end nothing of the application

@@ -42,9 +42,9 @@ pub enum PlanError {
     OutsideGpu {
         /// Whose.
         application: ApplicationId,
-        /// Those that do not exist.
+        /// SMs of the plan that do not exist.
         sms: SmSet,
-        /// Those that exist.
+        /// All SMs of the GPU.
         gpu: SmSet,
     },
     /// A set is empty.
