@@ -179,6 +179,8 @@ impl Shell {
             }
         }
         self.ending.alone_since = Some(Instant::now());
+        // The next partitad counts its questions anew: an answer would be taken for another's.
+        self.deferred.clear();
         while let Ok(packet) = self.next_hand_over(&line.sessions) {
             self.receive_session(packet);
         }
