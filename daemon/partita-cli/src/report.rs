@@ -1,10 +1,10 @@
 //! The one shape of every benchmark's result, as a table and as JSON.
 
 use crate::table::Table;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The result of a benchmark.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The benchmark's name.
     pub bench: String,
@@ -17,14 +17,14 @@ pub struct Report {
 }
 
 /// One figure.
-#[derive(Clone, PartialEq, Debug, Serialize)]
+#[derive(Clone, PartialEq, Debug, Serialize, Deserialize)]
 pub struct Metric {
     /// The name of the quantity.
     pub name: String,
     /// The measured value; with several seeds the mean over them.
     pub value: f64,
     /// The sample standard deviation over seeds, where there are several.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub spread: Option<f64>,
     /// The unit of the values.
     pub unit: String,

@@ -1,7 +1,9 @@
 //! `partita bench gpu`: the behaviour of a GPU, and whether Partita's assumptions hold on it. Each
-//! part runs on any device: on the emulated GPU its figures are those of a specification.
+//! part runs on any device: on the emulated GPU its figures are those of a specification. Each part
+//! is measured in a process of its own ([`each`]), because some may end the GPU's context.
 
 mod conformance;
+mod each;
 mod hardware;
 mod parts;
 mod probe;
@@ -12,25 +14,30 @@ mod sharing;
 use crate::rig::RigError;
 use clap::{Args, ValueEnum};
 use partita_cli::failure::Failure;
-use partita_cli::progress::Bar;
 use partita_cli::report::{Metric, Report};
 use partita_device::Device;
 use partita_model::DeviceKind;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 const EXAMPLES: &str = "\
 Examples:
   partita bench gpu --probe
       check the most important assumptions, within a minute
+  partita bench gpu --archive gpu.tar.gz
+      measure every part; keep the figures, messages and facts of the machine in one file
   partita bench gpu --json --out results
       measure every part; print JSON, and write a file for each part to `results`
-  partita bench gpu --part launch --part copies
-      measure only these parts
+  partita bench gpu --part launch --part copies --limit 60
+      measure only these parts, each for at most 60 s
   partita bench gpu --probe --device emu:cd-search-24
       try the probe on an emulated GPU
 
-Exit codes: 0 success, 1 there is no GPU, or a measurement failed.";
+Each part runs in a process of its own. A part that fails, or outlasts its limit, is reported,
+and the next part begins.
+
+Exit codes: 0 success, 1 there is no GPU, or a part failed.";
 
 /// How much is done: more makes it more exact.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,10 +49,10 @@ enum Effort {
 }
 
 impl Effort {
-    fn of(device: &dyn Device) -> Effort {
+    fn of(device: &dyn Device, quick: bool) -> Effort {
         match device.facts().kind {
-            DeviceKind::Cuda => Effort::Full,
-            DeviceKind::Emulated => Effort::Little,
+            DeviceKind::Cuda if !quick => Effort::Full,
+            DeviceKind::Cuda | DeviceKind::Emulated => Effort::Little,
         }
     }
 }
@@ -117,13 +124,30 @@ pub struct GpuArgs {
     #[arg(long, value_name = "DEVICE", default_value = "cuda")]
     device: String,
 
+    /// Measure less, as on an emulated GPU.
+    #[arg(long)]
+    quick: bool,
+
+    /// End a part after this many seconds.
+    #[arg(long, value_name = "SECONDS", default_value = "300")]
+    #[arg(value_parser = clap::value_parser!(u64).range(1..))]
+    limit: u64,
+
     /// Write the report of each part to this folder, too.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 
+    /// Write all reports, the messages of each part and facts of the machine to one .tar.gz file.
+    #[arg(long, value_name = "FILE")]
+    archive: Option<PathBuf>,
+
     /// Print JSON, a line for each part.
     #[arg(long)]
     json: bool,
+
+    /// Measure the part in this process, and print JSON.
+    #[arg(long, hide = true)]
+    here: bool,
 }
 
 impl GpuArgs {
@@ -132,11 +156,6 @@ impl GpuArgs {
         if self.device.starts_with("cuda") {
             become_ready()?;
         }
-        let mut device = open(&self.device)?;
-        let ordinal = partita_cuda_device::Options::parse(&self.device)
-            .ok()
-            .and_then(|options| options.ordinal);
-        let ordinal = ordinal.unwrap_or(0);
         let parts = if self.probe {
             vec![Part::Probe]
         } else if self.part.is_empty() {
@@ -144,40 +163,50 @@ impl GpuArgs {
         } else {
             self.part.clone()
         };
-        let mut text = String::new();
-        let mut bar = Bar::new("gpu", "parts");
-        for (index, part) in parts.iter().enumerate() {
-            let (report, after) = part.measure(device, &self.device, ordinal)?;
-            device = after;
-            if let Some(folder) = &self.out {
-                std::fs::create_dir_all(folder)?;
-                std::fs::write(
-                    folder.join(format!("{}.json", report.bench)),
-                    serde_json::to_string(&report)?,
-                )?;
-            }
-            if self.json {
-                text += &serde_json::to_string(&report)?;
-                text.push('\n');
-            } else {
-                text += &report.table();
-                text.push('\n');
-            }
-            bar.step(index + 1, parts.len(), &report.bench);
+        if self.here {
+            return self.here(&parts);
         }
-        bar.end();
+        let each = each::Each {
+            device: self.device,
+            quick: self.quick,
+            limit: Duration::from_secs(self.limit),
+            out: self.out,
+            archive: self.archive,
+            json: self.json,
+        };
+        each.measure(&parts.iter().map(|part| part.name()).collect::<Vec<_>>())
+    }
+
+    /// Measures in this process.
+    fn here(&self, parts: &[Part]) -> Result<Vec<u8>, Failure> {
+        let ordinal = partita_cuda_device::Options::parse(&self.device)
+            .ok()
+            .and_then(|options| options.ordinal);
+        let mut text = String::new();
+        for part in parts {
+            let device = open(&self.device)?;
+            let report = part.measure(device, &self.device, ordinal.unwrap_or(0), self.quick)?;
+            text += &serde_json::to_string(&report)?;
+            text.push('\n');
+        }
         Ok(text.into_bytes())
     }
 }
 
 impl Part {
-    /// Measures; the device is the engine's meanwhile where that takes part.
+    /// The name on the command line.
+    fn name(self) -> String {
+        self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Measures; the device is the engine's where that takes part.
     fn measure(
         self,
         device: Box<dyn Device>,
         text: &str,
         ordinal: u32,
-    ) -> Result<(Report, Box<dyn Device>), Failure> {
+        quick: bool,
+    ) -> Result<Report, Failure> {
         let on = match device.facts().kind {
             DeviceKind::Cuda => device.identity(),
             DeviceKind::Emulated => device.facts().name.clone(),
@@ -189,28 +218,29 @@ impl Part {
             metrics,
         };
         if self == Part::Resize {
-            let effort = Effort::of(device.as_ref());
-            let (metrics, device) = resize::metrics(device, effort)?;
-            return Ok((report("gpu-resize", metrics), device));
+            let effort = Effort::of(device.as_ref(), quick);
+            let (metrics, _) = resize::metrics(device, effort)?;
+            return Ok(report("gpu-resize", metrics));
         }
         if self == Part::Programs {
-            let (facts, effort) = (device.facts().clone(), Effort::of(device.as_ref()));
+            let (facts, effort) = (device.facts().clone(), Effort::of(device.as_ref(), quick));
             // The programs are to have the GPU for themselves.
             drop(device);
             let metrics = programs::metrics(text, &facts, ordinal, effort)?;
-            return Ok((report("gpu-programs", metrics), open(text)?));
+            return Ok(report("gpu-programs", metrics));
         }
         let mut device = device;
-        let (name, metrics) = self.by_rig(device.as_mut(), ordinal)?;
-        Ok((report(name, metrics), device))
+        let (name, metrics) = self.by_rig(device.as_mut(), ordinal, quick)?;
+        Ok(report(name, metrics))
     }
 
     fn by_rig(
         self,
         device: &mut dyn Device,
         ordinal: u32,
+        quick: bool,
     ) -> Result<(&'static str, Vec<Metric>), RigError> {
-        let effort = Effort::of(device);
+        let effort = Effort::of(device, quick);
         Ok(match self {
             Part::Probe => {
                 let mut metrics = probe::metrics(device, effort)?;

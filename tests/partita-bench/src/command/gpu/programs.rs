@@ -117,20 +117,15 @@ pub fn metrics(
     ordinal: u32,
     effort: Effort,
 ) -> Result<Vec<Metric>, Failure> {
-    let compiler = Compiler::find(&mut |text| say(text))?;
     let real = facts.kind == DeviceKind::Cuda;
-    let own = facts.compute_capability;
-    let code = format!("arch=compute_{0}{1},code=sm_{0}{1}", own.major, own.minor);
+    let (pace, machine_code) = programs(facts)?;
     let bench = Bench {
         parts: Parts::find(device.to_owned())?,
         facts,
         effort,
         visible: visible(std::env::var("CUDA_VISIBLE_DEVICES").ok().as_deref(), ordinal),
-        pace: compiler.build(&PACE)?,
-        machine_code: match real {
-            true => Some(compiler.build_with(&PACE, &["-gencode", &code])?),
-            false => None,
-        },
+        pace,
+        machine_code,
     };
     let mut metrics = Vec::new();
     let kinds: &[&str] =
@@ -174,6 +169,23 @@ pub fn metrics(
         bench.blas(&mut metrics)?;
     }
     Ok(metrics)
+}
+
+/// The program, and on a real GPU the same without PTX. They lie in `programs` beside this
+/// executable (`tests/gpu-bundle.sh`), or are compiled.
+fn programs(facts: &DeviceFacts) -> Result<(PathBuf, Option<PathBuf>), Failure> {
+    let real = facts.kind == DeviceKind::Cuda;
+    let own = std::env::current_exe()?;
+    let beside = own.parent().unwrap_or(Path::new("/")).join("programs");
+    if beside.is_dir() {
+        let code = real.then(|| beside.join("pace-machine-code"));
+        return Ok((beside.join(PACE.name), code));
+    }
+    let compiler = Compiler::find(&mut |text| say(text))?;
+    let own = facts.compute_capability;
+    let code = format!("arch=compute_{0}{1},code=sm_{0}{1}", own.major, own.minor);
+    let code = real.then(|| compiler.build_with(&PACE, &["-gencode", &code])).transpose()?;
+    Ok((compiler.build(&PACE)?, code))
 }
 
 /// The GPU with this number among those that `list` shows.
