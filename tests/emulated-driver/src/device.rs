@@ -7,9 +7,12 @@ use crate::status::{self, Status};
 use crate::streams::GREATEST_PRIORITY;
 use partita_model::DeviceFacts;
 use std::ffi::{c_char, c_int, c_uint};
+use std::sync::OnceLock;
 
-/// The GPU's place on the bus.
-pub const PCI_BUS_ID: &str = "0000:01:00.0";
+/// A GPU's place on the bus.
+pub fn pci_bus_id(ordinal: u8) -> String {
+    format!("0000:{:02x}:00.0", ordinal + 1)
+}
 
 /// `CUdevice_attribute`
 fn attribute(device: &DeviceFacts, settings: &Settings, number: c_uint) -> u64 {
@@ -44,48 +47,67 @@ fn attribute(device: &DeviceFacts, settings: &Settings, number: c_uint) -> u64 {
     }
 }
 
-fn check(device: c_int) -> Result<(), Status> {
-    if device == 0 { Ok(()) } else { Err(status::INVALID_DEVICE) }
+/// The number of a GPU that the driver shows.
+fn check(driver: &Driver, device: c_int) -> Result<u8, Status> {
+    let known = u8::try_from(device).ok().filter(|ordinal| *ordinal < driver.settings.gpus);
+    known.ok_or(status::INVALID_DEVICE)
+}
+
+/// The GPU whose context the process has, and no other.
+static USED: OnceLock<u8> = OnceLock::new();
+
+fn using(driver: &Driver, device: c_int) -> Result<(), Status> {
+    let ordinal = check(driver, device)?;
+    let used = *USED.get_or_init(|| ordinal);
+    if used != ordinal {
+        eprintln!("the emulated driver: a process that uses GPU {used} cannot use GPU {ordinal}");
+        return Err(status::NOT_SUPPORTED);
+    }
+    Ok(())
 }
 
 exports! {
-    cuDeviceGetCount(count: *mut c_int) |_driver| {
-        put(count, 1);
+    cuDeviceGetCount(count: *mut c_int) |driver| {
+        put(count, driver.settings.gpus.into());
         Ok(())
     }
-    cuDeviceGet(device: *mut c_int, ordinal: c_int) |_driver| {
-        check(ordinal)?;
+    cuDeviceGet(device: *mut c_int, ordinal: c_int) |driver| {
+        check(driver, ordinal)?;
         put(device, ordinal);
         Ok(())
     }
     cuDeviceGetName(name: *mut c_char, room: c_int, device: c_int) |driver| {
-        check(device)?;
+        check(driver, device)?;
         put_text(name, usize::try_from(room).unwrap_or(0), &driver.facts.name);
         Ok(())
     }
     cuDeviceGetUuid_v2(uuid: *mut [u8; 16], device: c_int) |driver| {
-        check(device)?;
-        put(uuid, driver.facts.uuid);
+        let [start @ .., last] = driver.facts.uuid;
+        let mut own = driver.facts.uuid;
+        own[start.len()] = last ^ check(driver, device)?;
+        put(uuid, own);
         Ok(())
     }
     cuDeviceGetAttribute(value: *mut c_int, number: c_uint, device: c_int) |driver| {
-        check(device)?;
+        check(driver, device)?;
         let found = attribute(&driver.facts, &driver.settings, number);
         put(value, c_int::try_from(found).unwrap_or(c_int::MAX));
         Ok(())
     }
-    cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) |_driver| {
-        check(device)?;
-        put_text(id, usize::try_from(room).unwrap_or(0), PCI_BUS_ID);
+    cuDeviceGetPCIBusId(id: *mut c_char, room: c_int, device: c_int) |driver| {
+        let id_text = pci_bus_id(check(driver, device)?);
+        put_text(id, usize::try_from(room).unwrap_or(0), &id_text);
         Ok(())
     }
-    cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) |_driver| { check(device) }
-    cuDevicePrimaryCtxRetain(context: *mut u64, device: c_int) |_driver| {
-        check(device)?;
+    cuDevicePrimaryCtxSetFlags_v2(device: c_int, _flags: c_uint) |driver| {
+        check(driver, device).map(|_| ())
+    }
+    cuDevicePrimaryCtxRetain(context: *mut u64, device: c_int) |driver| {
+        using(driver, device)?;
         put(context, CONTEXT);
         Ok(())
     }
-    cuDevicePrimaryCtxRelease_v2(device: c_int) |_driver| { check(device) }
+    cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { using(driver, device) }
     cuCtxSetCurrent(_context: u64) |_driver| { Ok(()) }
     cuCtxGetStreamPriorityRange(least: *mut c_int, greatest: *mut c_int) |_driver| {
         put(least, 0);

@@ -2,7 +2,7 @@
 //! too. The GPU counts energy where it keeps time, and no traffic (GPM).
 
 use crate::abi::{put, put_text};
-use crate::device::PCI_BUS_ID;
+use crate::device::pci_bus_id;
 use crate::driver::Driver;
 use partita_device::Device;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong};
@@ -14,7 +14,7 @@ const NOT_SUPPORTED: c_uint = 3;
 const NOT_FOUND: c_uint = 6;
 const UNKNOWN: c_uint = 999;
 
-/// The handle of the only GPU.
+/// The handle of the first GPU; the others follow.
 const GPU: usize = 0xd0;
 
 /// The release that brought the driver's CUDA version.
@@ -34,8 +34,9 @@ macro_rules! exports {
     )*};
 }
 
-fn check(device: usize) -> Result<(), c_uint> {
-    if device == GPU { Ok(()) } else { Err(INVALID_ARGUMENT) }
+fn check(driver: &Driver, device: usize) -> Result<(), c_uint> {
+    let known = GPU..GPU + usize::from(driver.settings.gpus);
+    if known.contains(&device) { Ok(()) } else { Err(INVALID_ARGUMENT) }
 }
 
 exports! {
@@ -45,70 +46,69 @@ exports! {
         put_text(version, room as usize, RELEASE);
         Ok(())
     }
-    nvmlDeviceGetCount_v2(count: *mut c_uint) |_driver| {
-        put(count, 1);
+    nvmlDeviceGetCount_v2(count: *mut c_uint) |driver| {
+        put(count, driver.settings.gpus.into());
         Ok(())
     }
-    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut usize) |_driver| {
-        if index != 0 {
-            return Err(INVALID_ARGUMENT);
-        }
-        put(device, GPU);
+    nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *mut usize) |driver| {
+        let handle = GPU + index as usize;
+        check(driver, handle)?;
+        put(device, handle);
         Ok(())
     }
-    nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device: *mut usize) |_driver| {
+    nvmlDeviceGetHandleByPciBusId_v2(id: *const c_char, device: *mut usize) |driver| {
+        let id = crate::abi::text(id);
         // The domain may have four or eight digits.
-        if !crate::abi::text(id).ends_with(&PCI_BUS_ID[5..]) {
-            return Err(NOT_FOUND);
-        }
-        put(device, GPU);
+        let is_it = |ordinal: &u8| id.ends_with(&pci_bus_id(*ordinal)[5..]);
+        let ordinal = (0..driver.settings.gpus).find(is_it).ok_or(NOT_FOUND)?;
+        put(device, GPU + usize::from(ordinal));
         Ok(())
     }
     nvmlDeviceGetName(device: usize, name: *mut c_char, room: c_uint) |driver| {
-        check(device)?;
+        check(driver, device)?;
         put_text(name, room as usize, &driver.facts.name);
         Ok(())
     }
-    nvmlDeviceGetMigMode(device: usize, current: *mut c_uint, pending: *mut c_uint) |_driver| {
-        check(device)?;
+    nvmlDeviceGetMigMode(device: usize, current: *mut c_uint, pending: *mut c_uint) |driver| {
+        check(driver, device)?;
         put(current, 0);
         put(pending, 0);
         Ok(())
     }
-    nvmlDeviceGetComputeMode(device: usize, mode: *mut c_uint) |_driver| {
-        check(device)?;
+    nvmlDeviceGetComputeMode(device: usize, mode: *mut c_uint) |driver| {
+        check(driver, device)?;
         put(mode, 0);
         Ok(())
     }
     nvmlDeviceGetCudaComputeCapability(device: usize, major: *mut c_int,
         minor: *mut c_int) |driver| {
-        check(device)?;
+        check(driver, device)?;
         put(major, driver.facts.compute_capability.major.into());
         put(minor, driver.facts.compute_capability.minor.into());
         Ok(())
     }
     nvmlDeviceGetMemoryInfo(device: usize, memory: *mut [c_ulonglong; 3]) |driver| {
-        check(device)?;
+        check(driver, device)?;
         let used = driver.gpu.call(|owner| owner.gpu.memory_used()).map_err(|_| UNKNOWN)?.0;
         let total = driver.facts.memory.0;
         put(memory, [total, total.saturating_sub(used), used]);
         Ok(())
     }
     nvmlDeviceGetClockInfo(device: usize, kind: c_uint, megahertz: *mut c_uint) |driver| {
-        check(device)?;
+        check(driver, device)?;
         let facts = &driver.facts;
         // NVML_CLOCK_MEM
         put(megahertz, if kind == 2 { facts.memory_clock_khz } else { facts.sm_clock_khz } / 1000);
         Ok(())
     }
     nvmlDeviceGetTotalEnergyConsumption(device: usize, millijoules: *mut c_ulonglong) |driver| {
-        check(device)?;
+        check(driver, device)?;
         let ask = driver.gpu.call(|owner| owner.gpu.nanojoules()).map_err(|_| UNKNOWN)?;
         put(millijoules, ask.ok_or(NOT_SUPPORTED)? / 1_000_000);
         Ok(())
     }
-    nvmlGpmQueryDeviceSupport(device: usize, support: *mut [c_uint; 2]) |_driver| {
-        check(device)?;
+    nvmlGpmQueryDeviceSupport(device: usize, support: *mut [c_uint; 2]) |driver| {
+        check(driver, device)?;
         // The structure's version, and whether it is supported.
         put(support, [1, 0]);
         Ok(())

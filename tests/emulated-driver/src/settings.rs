@@ -8,11 +8,16 @@ use std::fmt::Write as _;
 /// The environment variable with the switches.
 pub const VARIABLE: &str = "PARTITA_EMULATED_DRIVER";
 
+/// The most GPUs that the driver shows.
+const MOST_GPUS: u8 = 8;
+
 /// How the driver behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
     /// The specification of the emulated GPU ([`partita_emu::Spec`]), by name or path.
     pub gpu: String,
+    /// GPUs of this kind that the driver shows. A process uses one of them.
+    pub gpus: u8,
     /// Bytes of the GPU's memory; `None` for the specification's.
     pub memory: Option<u64>,
     /// The driver's CUDA version: 1000 times major plus 10 times minor.
@@ -37,7 +42,8 @@ impl std::fmt::Display for SettingsError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             f,
-            "{VARIABLE}: {}; there are gpu=SPEC, memory=BYTES, cuda=VERSION, seed=NUMBER, ",
+            "{VARIABLE}: {}; there are gpu=SPEC, gpus=1 to gpus={MOST_GPUS}, memory=BYTES, \
+             cuda=VERSION, seed=NUMBER, ",
             self.what
         )?;
         let mut names = String::from("timing, watch");
@@ -117,6 +123,7 @@ impl Default for Settings {
     fn default() -> Self {
         Settings {
             gpu: "h200".to_owned(),
+            gpus: 1,
             memory: Some(80 << 30),
             cuda: 13_000,
             timing: true,
@@ -144,6 +151,13 @@ impl Settings {
             };
             match name {
                 "gpu" => value.clone_into(&mut settings.gpu),
+                "gpus" => {
+                    let count = value.parse().map_err(|_| unknown())?;
+                    if !(1..=MOST_GPUS).contains(&count) {
+                        return Err(unknown());
+                    }
+                    settings.gpus = count;
+                }
                 "memory" => settings.memory = Some(value.parse().map_err(|_| unknown())?),
                 "cuda" => settings.cuda = value.parse().map_err(|_| unknown())?,
                 "seed" => settings.seed = value.parse().map_err(|_| unknown())?,
@@ -175,7 +189,8 @@ mod tests {
 
     #[test]
     fn errors_name_the_switches() {
-        for wrong in ["timing", "timing=maybe", "tinning=off", "seed=x", "no-pageable-access=1"] {
+        let habits = ["timing", "timing=maybe", "tinning=off", "no-pageable-access=1"];
+        for wrong in habits.into_iter().chain(["seed=x", "gpus=0", "gpus=9"]) {
             let error = Settings::parse(wrong).expect_err(wrong).to_string();
             let named = ["printf-on-stdout", "timing", "seed=NUMBER", wrong];
             assert!(named.iter().all(|name| error.contains(name)), "{error}");
