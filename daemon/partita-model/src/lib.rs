@@ -28,6 +28,7 @@ mod image;
 mod interference;
 pub mod occupancy;
 mod policy;
+pub mod printf;
 pub mod profile;
 mod range;
 mod report;

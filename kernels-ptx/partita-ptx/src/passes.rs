@@ -6,11 +6,13 @@
 use crate::ir::Module;
 use crate::report::KernelReport;
 use crate::worker::{Rewritten, WorkerOptions};
-use crate::{cancel, choose, count, fence, slice, ticket, worker};
+use crate::{cancel, choose, count, fence, output, slice, ticket, worker};
 
 /// A pass. The order is that in which they are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Pass {
+    /// [`crate::output()`]
+    Output,
     /// [`crate::fence()`]
     Fence,
     /// [`crate::count()`]
@@ -29,7 +31,8 @@ pub enum Pass {
 
 impl Pass {
     /// Every pass.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
+        Self::Output,
         Self::Fence,
         Self::Count,
         Self::Worker,
@@ -43,6 +46,7 @@ impl Pass {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
+            Self::Output => "output",
             Self::Fence => "fence",
             Self::Count => "count",
             Self::Worker => "worker",
@@ -63,6 +67,7 @@ impl Pass {
     #[must_use]
     pub fn apply(self, module: &Module, options: &WorkerOptions) -> Rewritten {
         match self {
+            Self::Output => output(module),
             Self::Fence => fence(module, options),
             Self::Count => count(module),
             Self::Worker => worker(module, options),

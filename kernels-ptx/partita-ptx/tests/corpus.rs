@@ -311,7 +311,7 @@ fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Resu
             }
             continue;
         }
-        if matches!(pass, Pass::Fence | Pass::Count | Pass::Slice | Pass::Cancel) {
+        if matches!(pass, Pass::Output | Pass::Fence | Pass::Count | Pass::Slice | Pass::Cancel) {
             if !report.refusals().is_empty() {
                 return Err(format!("{name} refused: {}", report.refusals()[0]));
             }

@@ -113,6 +113,8 @@ struct RewriteArgs {
 /// A rewriting pass.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
 enum Pass {
+    /// Let `vprintf` write to a ring in the module's memory.
+    Output,
     /// Keep every global access inside the window that two added parameters name.
     Fence,
     /// Count instructions and global accesses of the launch in a block that an added parameter
@@ -134,6 +136,7 @@ enum Pass {
 impl From<Pass> for partita_ptx::Pass {
     fn from(pass: Pass) -> Self {
         match pass {
+            Pass::Output => Self::Output,
             Pass::Fence => Self::Fence,
             Pass::Count => Self::Count,
             Pass::Worker => Self::Worker,
