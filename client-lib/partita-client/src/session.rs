@@ -14,8 +14,8 @@ use partita_model::{
     AddressRange, DeviceAddress, DeviceFacts, GpuNumber, ImagePart, MemoryAccess, SessionId,
 };
 use partita_wire::{
-    CallError, ClientEnd, GpuOffer, GpuWish, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, ModuleReply,
-    Record, Reply, RequestWriter, Rung, SOCKET_NAME, Welcome, Window, code,
+    CLUSTERS, CallError, ClientEnd, GpuOffer, GpuWish, MAX_CHUNK, MAX_MODULE, MAX_PARAMS,
+    ModuleReply, Record, Reply, RequestWriter, Rung, SOCKET_NAME, Welcome, Window, code,
 };
 use std::path::Path;
 use std::sync::Mutex;
@@ -464,6 +464,10 @@ impl Session {
         if bytes > MAX_PARAMS {
             let text = format!("{bytes} bytes of parameters: at most {MAX_PARAMS}");
             return Err(CallError::new(code::INVALID_VALUE, text));
+        }
+        if launch.cluster.count() > 1 && self.welcome.features & CLUSTERS == 0 {
+            let text = "the daemon is older than this library and has no clusters: restart it";
+            return Err(CallError::new(code::NOT_SUPPORTED, text));
         }
         self.submit(&Request::Launch(launch))?;
         Ok(())

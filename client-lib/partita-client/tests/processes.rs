@@ -47,6 +47,7 @@ fn launch(kernel: u32) -> Launch<&'static [u8]> {
         dynamic_shared: 0,
         stream: StreamHandle::LEGACY,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params: &[],
     }
 }

@@ -48,6 +48,7 @@ fn launch(kernel: u32, params: &[u8]) -> Launch<&[u8]> {
         dynamic_shared: 0,
         stream: LEGACY,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params,
     }
 }

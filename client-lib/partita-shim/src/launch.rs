@@ -14,7 +14,7 @@ use crate::occupancy;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use partita_client::{Launch, ParamLayout, StreamHandle};
-use partita_model::{DeviceFacts, Dim3};
+use partita_model::{DeviceFacts, DeviceKind, Dim3};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -40,6 +40,8 @@ pub struct LaunchCall {
     pub default: DefaultStream,
     /// Whether all CTAs must be resident at once (`cuLaunchCooperativeKernel`).
     pub cooperative: bool,
+    /// CTAs of a cluster along each axis.
+    pub cluster: Dim3,
 }
 
 /// The two ways in which arguments come; one of them is null.
@@ -67,6 +69,8 @@ pub struct Prepared {
     pub dynamic_shared: u32,
     /// Whether all CTAs must be resident at once (`cuLaunchCooperativeKernel`).
     pub cooperative: bool,
+    /// CTAs of a cluster along each axis.
+    pub cluster: Dim3,
     /// The parameter space.
     pub params: Vec<u8>,
 }
@@ -91,9 +95,10 @@ pub fn prepare(runtime: &Runtime, launch: &LaunchCall, arguments: Arguments) -> 
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;
     check_resources(launch, &kernel, runtime.facts())?;
+    check_cluster(launch, runtime.facts())?;
     let params = arguments.gather(&kernel.facts.params, kernel.param_bytes)?;
-    let LaunchCall { function, grid, block, dynamic_shared, cooperative, .. } = *launch;
-    Ok(Prepared { function, kernel, grid, block, dynamic_shared, cooperative, params })
+    let LaunchCall { function, grid, block, dynamic_shared, cooperative, cluster, .. } = *launch;
+    Ok(Prepared { function, kernel, grid, block, dynamic_shared, cooperative, cluster, params })
 }
 
 impl Prepared {
@@ -107,6 +112,7 @@ impl Prepared {
             dynamic_shared: self.dynamic_shared,
             stream,
             cooperative: self.cooperative,
+            cluster: self.cluster,
             params: &self.params,
         })?)
     }
@@ -119,6 +125,28 @@ fn check_extents(grid: Dim3, block: Dim3, facts: &DeviceFacts) -> CuResult {
     let block_fits = block.z <= MAX_BLOCK_Z && block.count() <= u128::from(facts.threads_per_cta);
     if grid.is_empty() || block.is_empty() || !grid_fits || !block_fits {
         return Err(CuError::INVALID_VALUE);
+    }
+    Ok(())
+}
+
+/// Whether CTAs can be launched in clusters (compute capability 9.0; the emulated GPU has none).
+pub fn has_clusters(facts: &DeviceFacts) -> bool {
+    facts.kind == DeviceKind::Cuda && facts.compute_capability.major >= 9
+}
+
+fn check_cluster(launch: &LaunchCall, facts: &DeviceFacts) -> CuResult {
+    const MOST: u128 = 16;
+    let (grid, cluster) = (launch.grid, launch.cluster);
+    if cluster.count() == 1 {
+        return Ok(());
+    }
+    if !has_clusters(facts) {
+        return Err(CuError::NOT_SUPPORTED);
+    }
+    let fits = |grid: u32, cluster: u32| cluster > 0 && grid.is_multiple_of(cluster);
+    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
+    if cluster.count() > MOST || !axes.into_iter().all(|(grid, cluster)| fits(grid, cluster)) {
+        return Err(CuError::INVALID_CLUSTER_SIZE);
     }
     Ok(())
 }

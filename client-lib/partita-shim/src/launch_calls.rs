@@ -5,7 +5,7 @@ use crate::abi::{Argument, Array, In, Memory, Out, Plain};
 use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
-use crate::launch::{Arguments, LaunchCall, launch};
+use crate::launch::{Arguments, LaunchCall, has_clusters, launch};
 use crate::library::{function, function_on};
 use crate::module::Function;
 use crate::occupancy;
@@ -43,9 +43,11 @@ exports_by_default_stream! {
     ) {
         let grid = Dim3::new(grid_x, grid_y, grid_z);
         let block = Dim3::new(block_x, block_y, block_z);
-        let cooperative = false;
+        let (cooperative, cluster) = (false, Dim3::linear(1));
         launch(
-            &LaunchCall { function, grid, block, dynamic_shared, stream, default, cooperative },
+            &LaunchCall {
+                function, grid, block, dynamic_shared, stream, default, cooperative, cluster,
+            },
             Arguments { each, extra },
         )
     }
@@ -57,9 +59,11 @@ exports_by_default_stream! {
     ) {
         let grid = Dim3::new(grid_x, grid_y, grid_z);
         let block = Dim3::new(block_x, block_y, block_z);
-        let cooperative = true;
+        let (cooperative, cluster) = (true, Dim3::linear(1));
         launch(
-            &LaunchCall { function, grid, block, dynamic_shared, stream, default, cooperative },
+            &LaunchCall {
+                function, grid, block, dynamic_shared, stream, default, cooperative, cluster,
+            },
             Arguments { each, extra: Array::at(std::ptr::null()) },
         )
     }
@@ -68,6 +72,7 @@ exports_by_default_stream! {
         default; config: In<LaunchConfig>, function: u64, each: Array<Memory>, extra: Array<Memory>,
     ) {
         let config = config.get();
+        let (cooperative, cluster) = read_attributes(config.attributes, config.attribute_count)?;
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let request = LaunchCall {
             function,
@@ -76,7 +81,8 @@ exports_by_default_stream! {
             dynamic_shared: config.dynamic_shared,
             stream: config.stream,
             default,
-            cooperative: read_attributes(config.attributes, config.attribute_count)?,
+            cooperative,
+            cluster,
         };
         launch(&request, Arguments { each, extra })
     }
@@ -157,16 +163,39 @@ exports! {
     fn cuOccupancyMaxPotentialClusterSize(
         size: Out<i32>, function: u64, _config: In<LaunchConfig>,
     ) {
-        self::function(function)?;
-        size.set(1);
+        // What every GPU with clusters takes.
+        const PORTABLE: i32 = 8;
+        let runtime = runtime::current()?;
+        function_on(runtime, function)?;
+        size.set(if has_clusters(runtime.facts()) { PORTABLE } else { 1 });
+        Ok(())
+    }
+
+    /// As many as fit, wherever the GPU's larger groups of SMs begin, which nobody tells.
+    fn cuOccupancyMaxActiveClusters(
+        clusters: Out<i32>, function: u64, config: In<LaunchConfig>,
+    ) {
+        let (runtime, config) = (runtime::current()?, config.get());
+        let (_, cluster) = read_attributes(config.attributes, config.attribute_count)?;
+        if cluster.count() > 1 && !has_clusters(runtime.facts()) {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let kernel = function_on(runtime, function)?;
+        let [x, y, z] = config.block;
+        let threads = u32::try_from(Dim3::new(x, y, z).count()).ok().filter(|count| *count > 0);
+        let threads = threads.ok_or(CuError::INVALID_VALUE)?;
+        let shared = u64::from(config.dynamic_shared);
+        let per_sm = occupancy::ctas_per_sm(runtime.facts(), &kernel.facts, threads, shared);
+        let ctas = u128::from(per_sm) * u128::from(runtime.facts().sm_count);
+        clusters.set(i32::try_from(ctas / cluster.count().max(1)).unwrap_or(i32::MAX));
         Ok(())
     }
 }
 
 /// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Those that
 /// only advise are ignored, those that would change the meaning are refused. The result says
-/// whether the launch is cooperative.
-fn read_attributes(attributes: Memory, count: u32) -> CuResult<bool> {
+/// whether the launch is cooperative, and its clusters.
+fn read_attributes(attributes: Memory, count: u32) -> CuResult<(bool, Dim3)> {
     const ATTRIBUTE_BYTES: u64 = 72;
     const MAX_ATTRIBUTES: u32 = 64;
     const COOPERATIVE: u32 = 2;
@@ -176,24 +205,25 @@ fn read_attributes(attributes: Memory, count: u32) -> CuResult<bool> {
     if count > MAX_ATTRIBUTES {
         return Err(CuError::INVALID_VALUE);
     }
-    let mut cooperative = false;
+    let (mut cooperative, mut cluster) = (false, Dim3::linear(1));
     for index in 0..u64::from(count) {
         let attribute = attributes.offset(index * ATTRIBUTE_BYTES);
         let value = attribute.offset(8);
         match attribute.read::<u32>()? {
             COOPERATIVE => cooperative = value.read::<i32>()? != 0,
             CLUSTER_DIMENSION => {
-                for axis in 0..3 {
-                    if value.offset(4 * axis).read::<u32>()? > 1 {
-                        return Err(CuError::NOT_SUPPORTED);
-                    }
+                let axis = |axis: u64| value.offset(4 * axis).read::<u32>();
+                cluster = Dim3::new(axis(0)?, axis(1)?, axis(2)?);
+                // All zeros mean none, too.
+                if cluster == Dim3::new(0, 0, 0) {
+                    cluster = Dim3::linear(1);
                 }
             }
             id if REFUSED.contains(&id) => return Err(CuError::NOT_SUPPORTED),
             _ => {}
         }
     }
-    Ok(cooperative)
+    Ok((cooperative, cluster))
 }
 
 const MAX_DYNAMIC_SHARED: i32 = 8;

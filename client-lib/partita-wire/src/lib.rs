@@ -74,8 +74,8 @@ pub use client_end::{
 };
 pub use facts::{GpuOffer, MAX_GPUS};
 pub use handshake::{
-    Answer, FEATURES, GpuWish, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Protocol, Refusal,
-    RefusalCode, SOCKET_NAME, Welcome, Window,
+    Answer, CLUSTERS, FEATURES, GpuWish, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Protocol,
+    Refusal, RefusalCode, SOCKET_NAME, Welcome, Window,
 };
 pub use layout::{Layout, LayoutError, Sizes};
 pub use partita_model::ParamLayout;

@@ -39,7 +39,7 @@ fn parts() -> Vec<ImagePart> {
 fn requests() -> Vec<Request> {
     let (module, stream, event) = (ModuleHandle(7), StreamHandle(u64::MAX), EventHandle(9));
     let (to, from) = (DeviceAddress(0x7f00_0000_0000), DeviceAddress(u64::MAX));
-    let launch = |cooperative, params| {
+    let launch = |cooperative, cluster, params| {
         Request::Launch(Launch {
             module,
             kernel: 3,
@@ -48,6 +48,7 @@ fn requests() -> Vec<Request> {
             dynamic_shared: 233_472,
             stream,
             cooperative,
+            cluster,
             params,
         })
     };
@@ -97,9 +98,11 @@ fn requests() -> Vec<Request> {
         Request::EventDestroy { event },
         Request::EventRecord { event, stream },
         Request::StreamWait { stream, event },
-        launch(false, Vec::new()),
-        launch(true, vec![1, 2, 3]),
-        launch(false, vec![0x5a; MAX_PARAMS]),
+        launch(false, Dim3::linear(16), Vec::new()),
+        launch(true, Dim3::new(1, 2, 4), Vec::new()),
+        launch(false, Dim3::linear(1), Vec::new()),
+        launch(true, Dim3::linear(1), vec![1, 2, 3]),
+        launch(false, Dim3::linear(1), vec![0x5a; MAX_PARAMS]),
         Request::CopyToDevice { stream, to, from: staged },
         Request::CopyToHost { stream, to: staged, from },
         Request::CopyOnDevice { stream, to, from, bytes: u64::MAX },
@@ -269,9 +272,14 @@ fn fields_out_of_bounds_are_refused() {
         dynamic_shared: 0,
         stream,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params: Vec::new(),
     });
-    check(launch, 20, 2, "flags");
+    check(launch.clone(), 20, 2, "flags");
+    // Clusters that have no CTA along some axis, and a bit above them.
+    for (at, byte) in [(21, 2), (22, 1), (23, 0x80)] {
+        check(launch.clone(), at, byte, "flags");
+    }
     check(Request::Fill { stream, to, value: 0, width: 1, count: 1 }, 28, 3, "width");
     check(Request::Fill { stream, to, value: 0, width: 1, count: 1 }, 28, 0, "width");
     let range = AddressRange { start: to, bytes: 1 };

@@ -184,6 +184,7 @@ fn records_wrap_around_the_ring_in_every_phase() {
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
             cooperative: false,
+            cluster: partita_model::Dim3::linear(1),
             params: vec![
                 u8::try_from(number % 251).unwrap();
                 usize::try_from(number * 7 % 9001).unwrap()

@@ -10,7 +10,7 @@ use partita_device::{AddressRange, KernelFacts, VariableFacts};
 use partita_model::{Bytes, DeviceAddress};
 use partita_ptx::Version;
 use partita_ptx::settle::{Layout, Part};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// A module on the device.
@@ -22,6 +22,8 @@ pub(crate) struct Loaded {
     pub(crate) variables: Variables,
     /// The variables of machine code, at the driver's addresses.
     pub(crate) own: Vec<VariableFacts>,
+    /// The kernels that may print.
+    pub(crate) printing: BTreeSet<String>,
 }
 
 impl Loaded {
@@ -101,6 +103,14 @@ impl Code {
         match self {
             Code::Module(module) => module.attribute(function, attribute),
             Code::Library(library) => library.attribute(function, attribute),
+        }
+    }
+
+    /// Lets a kernel be launched with clusters that not every GPU takes.
+    pub(crate) fn allow_large_clusters(&self, function: Function) -> Result<(), Failure> {
+        match self {
+            Code::Module(module) => module.allow_large_clusters(function),
+            Code::Library(library) => library.allow_large_clusters(function),
         }
     }
 

@@ -44,6 +44,7 @@ mod green;
 mod host;
 mod loader;
 mod locked;
+mod looks;
 mod news;
 mod numbers;
 mod options;

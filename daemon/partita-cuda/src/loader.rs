@@ -19,6 +19,7 @@ use partita_device::{HostMemory, ModuleFacts};
 use partita_model::{Dim3, ModuleId, SmSet, WindowId};
 use partita_ptx::settle::{Layout, Settled};
 use std::borrow::Cow;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -401,7 +402,13 @@ impl Thread {
         });
         match known {
             Ok((variables, kernels, facts)) => Ok((
-                Loaded { code, kernels, variables: Variables::default(), own: variables },
+                Loaded {
+                    code,
+                    kernels,
+                    variables: Variables::default(),
+                    own: variables,
+                    printing: BTreeSet::new(),
+                },
                 ModuleFacts { kernels: facts, ..ModuleFacts::default() },
             )),
             Err(reason) => {
@@ -417,10 +424,11 @@ impl Thread {
     fn facts(&self, code: Code, settled: Settled) -> Result<(Loaded, ModuleFacts), String> {
         let variables = self.variables(&code, settled.layout);
         let own = settled.module.kernels();
+        let printing = partita_ptx::output::printing(&settled.module);
         let wanted = own.iter().map(|kernel| (kernel.name.as_str(), kernel.param_bytes));
         match variables.and_then(|variables| Ok((variables, kernels(&code, wanted)?))) {
             Ok((variables, (kernels, facts))) => Ok((
-                Loaded { code, kernels, variables, own: Vec::new() },
+                Loaded { code, kernels, variables, own: Vec::new(), printing },
                 ModuleFacts { kernels: facts, ..ModuleFacts::default() },
             )),
             Err(reason) => {

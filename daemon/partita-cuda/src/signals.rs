@@ -5,6 +5,7 @@
 //! that poll.
 
 use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
+use crate::looks::Looks;
 use std::sync::Arc;
 
 /// Access to memory that kernels poll.
@@ -14,6 +15,12 @@ pub(crate) trait Signals {
 
     /// Reads mapped memory at a place.
     fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure>;
+
+    /// As [`Signals::peek`], without a wait. Whether `into` was filled; a later call may succeed.
+    fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure>;
+
+    /// Memory that was looked at is another's now.
+    fn outdate(&mut self, address: u64, bytes: u64);
 
     /// Writes mapped memory at a place. Naturally aligned words are never torn.
     fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure>;
@@ -41,6 +48,7 @@ pub(crate) struct CopySignals {
     /// The slot of the next poke in the ring.
     next: usize,
     peeked: Pinned,
+    looks: Looks,
     number: u64,
     last: Option<Arc<Event>>,
     /// Pokes since the last barrier.
@@ -55,6 +63,7 @@ impl CopySignals {
             ring: Pinned::new(context, RING_BYTES)?,
             next: 0,
             peeked: Pinned::new(context, PEEK_BYTES)?,
+            looks: Looks::new(context)?,
             number: 0,
             last: None,
             dirty: false,
@@ -78,7 +87,19 @@ impl Signals for CopySignals {
         Ok(())
     }
 
+    fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure> {
+        if Looks::has_room(into.len()) {
+            return self.looks.look(&self.stream, address, into);
+        }
+        self.peek(from, address, into).map(|()| true)
+    }
+
+    fn outdate(&mut self, address: u64, bytes: u64) {
+        self.looks.outdate(address, bytes);
+    }
+
     fn poke(&mut self, _to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+        self.looks.outdate(address, bytes.len() as u64);
         let mut at = address;
         for part in bytes.chunks(RING_BYTES) {
             if self.next + part.len() > RING_BYTES {
@@ -140,6 +161,17 @@ impl Signals for MappedSignals {
             }
             Place::Device => self.copies.peek(from, address, into),
         }
+    }
+
+    fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure> {
+        match from {
+            Place::Host => self.peek(from, address, into).map(|()| true),
+            Place::Device => self.copies.look(from, address, into),
+        }
+    }
+
+    fn outdate(&mut self, address: u64, bytes: u64) {
+        self.copies.outdate(address, bytes);
     }
 
     fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {

@@ -4,19 +4,23 @@ use crate::arrays::{self, Part};
 use crate::code::Loaded;
 use crate::device::constants_in;
 use crate::driver::{BoxEnd, Event, Failure, Pinned, Registered, Stream};
-use crate::streams::Rest;
+use crate::streams::{Portion, Rest};
 use crate::tasks::{self, End, Task};
 use partita_device::{AddressRange, Fault, FaultKind, GridSpec, HostSpan, Work};
 use partita_model::{ModuleId, OperationId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Submits a task to the driver.
+/// Page-locked memory of others, and the place in it.
+type Direct = (Arc<Registered>, u64);
+
+/// Submits a task, or a part of one, to the driver. `staging` or `direct` is the page-locked memory
+/// of a copy.
 pub(crate) fn submit(
     stream: &Stream,
     task: Task,
-    staging: Option<&Arc<Pinned>>,
-    direct: Option<&(Arc<Registered>, u64)>,
+    part: &Portion,
+    (staging, direct): (Option<&Arc<Pinned>>, Option<&Direct>),
     on_device: &BTreeMap<OperationId, Arc<Event>>,
     rest: &Rest<'_>,
 ) -> Result<(), Failure> {
@@ -35,8 +39,8 @@ pub(crate) fn submit(
                 End::Memory(address) => Some(AddressRange { start: *address, bytes }),
                 _ => None,
             };
-            copy_array(stream, to, from, bytes, staging)?;
-            return mirror_constants(stream, written, rest);
+            copy_array(stream, to, from, bytes, (staging, part))?;
+            return mirror_constants(stream, written.filter(|_| part.is_last), rest);
         }
     };
     let written = match &work {
@@ -52,8 +56,9 @@ pub(crate) fn submit(
         (Work::CopyToHost { to, from }, Some((memory, at))) => {
             stream.copy_to_registered(memory, *at, from.0, to.bytes())?;
         }
-        (work, _) => submit_one(stream, work, staging, on_device, rest.modules)?,
+        (work, _) => submit_one(stream, work, (staging, part), on_device, rest.modules)?,
     }
+    let written = written.filter(|_| part.is_last);
     mirror_constants(stream, written.map(|(start, bytes)| AddressRange { start, bytes }), rest)
 }
 
@@ -74,7 +79,7 @@ fn mirror_constants(
 fn submit_one(
     stream: &Stream,
     work: Work,
-    staging: Option<&Arc<Pinned>>,
+    (staging, part): (Option<&Arc<Pinned>>, &Portion),
     on_device: &BTreeMap<OperationId, Arc<Event>>,
     modules: &BTreeMap<ModuleId, Loaded>,
 ) -> Result<(), Failure> {
@@ -85,13 +90,13 @@ fn submit_one(
         Work::Launch(launch) | Work::LaunchOn { launch, .. } => run(stream, launch, modules),
         Work::CopyOnDevice { to, from, bytes } if to == from || bytes == 0 => Ok(()),
         Work::CopyOnDevice { to, from, bytes } => match staging {
-            Some(staging) => move_on_device(stream, [to.0, from.0], bytes, staging),
+            Some(staging) => move_on_device(stream, [to.0, from.0], bytes, (staging, part)),
             None => stream.copy_on_device(to.0, from.0, bytes),
         },
         Work::Fill { count: 0, .. } => Ok(()),
         Work::Fill { to, value, width, count } => stream.fill(to.0, value, width, count),
         Work::CopyToDevice { to, from } => match staging {
-            Some(staging) => pieces(from.bytes(), staging.bytes(), |at, bytes| {
+            Some(staging) => pieces(part, from.bytes(), staging.bytes(), |at, bytes| {
                 let (from, memory) = (from.clone(), Arc::clone(staging));
                 stream.run_on_host(move || memory.lend(0, bytes, |into| from.read(at, into)))?;
                 stream.copy_to_device(to.0 + at, staging, 0, bytes)
@@ -99,7 +104,7 @@ fn submit_one(
             None => Ok(()),
         },
         Work::CopyToHost { to, from } => match staging {
-            Some(staging) => pieces(to.bytes(), staging.bytes(), |at, bytes| {
+            Some(staging) => pieces(part, to.bytes(), staging.bytes(), |at, bytes| {
                 stream.copy_to_host(staging, 0, from.0 + at, bytes)?;
                 let (to, memory): (HostSpan, _) = (to.clone(), Arc::clone(staging));
                 stream.run_on_host(move || memory.lend(0, bytes, |from| to.write(at, from)))
@@ -114,17 +119,14 @@ fn move_on_device(
     stream: &Stream,
     [to, from]: [u64; 2],
     bytes: u64,
-    staging: &Arc<Pinned>,
+    (staging, part): (&Arc<Pinned>, &Portion),
 ) -> Result<(), Failure> {
-    let mut parts = Vec::new();
-    pieces(bytes, staging.bytes(), |at, length| {
-        parts.push((at, length));
-        Ok(())
-    })?;
-    if to > from {
-        parts.reverse();
-    }
-    parts.into_iter().try_for_each(|(at, length)| {
+    let piece = staging.bytes() as u64;
+    let all = bytes.div_ceil(piece);
+    part.pieces.clone().try_for_each(|number| {
+        // Backwards where the target is behind the source.
+        let at = piece * if to > from { all - 1 - number } else { number };
+        let length = usize::try_from((bytes - at).min(piece)).unwrap_or(0);
         stream.copy_to_host(staging, 0, from + at, length)?;
         stream.copy_to_device(to + at, staging, 0, length)
     })
@@ -136,11 +138,11 @@ fn copy_array(
     to: End,
     from: End,
     bytes: u64,
-    staging: Option<&Arc<Pinned>>,
+    (staging, part): (Option<&Arc<Pinned>>, &Portion),
 ) -> Result<(), Failure> {
     match (to, from, staging) {
         (End::Array(to), End::Host(from), Some(staging)) => {
-            pieces(bytes, staging.bytes(), |at, length| {
+            pieces(part, bytes, staging.bytes(), |at, length| {
                 let (from, memory) = (from.clone(), Arc::clone(staging));
                 stream.run_on_host(move || memory.lend(0, length, |into| from.read(at, into)))?;
                 for part in to.boxes(at, length as u64) {
@@ -150,7 +152,7 @@ fn copy_array(
             })
         }
         (End::Host(to), End::Array(from), Some(staging)) => {
-            pieces(bytes, staging.bytes(), |at, length| {
+            pieces(part, bytes, staging.bytes(), |at, length| {
                 for part in from.boxes(at, length as u64) {
                     stream.copy_box(host(staging, part), from.end(part.place), part.extent)?;
                 }
@@ -182,20 +184,23 @@ fn host(staging: &Arc<Pinned>, part: Part) -> BoxEnd<'_> {
     BoxEnd::Host(staging, usize::try_from(part.at).unwrap_or(usize::MAX))
 }
 
-/// Calls a function with offset and length of each piece of at most `most` bytes.
+/// Calls a function with offset and length of each piece of a part; a piece has `most` bytes, the
+/// last one of all maybe less.
 fn pieces(
+    part: &Portion,
     bytes: u64,
     most: usize,
     mut each: impl FnMut(u64, usize) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let mut at = 0;
-    while at < bytes {
-        let length = usize::try_from(bytes - at).map_or(most, |rest| rest.min(most));
-        each(at, length)?;
-        at += length as u64;
-    }
-    Ok(())
+    part.pieces.clone().try_for_each(|number| {
+        let at = number * most as u64;
+        each(at, usize::try_from(bytes - at).map_or(most, |rest| rest.min(most)))
+    })
 }
+
+/// CTAs of a cluster that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block
+/// Clusters").
+const PORTABLE_CLUSTER: u128 = 8;
 
 fn run(
     stream: &Stream,
@@ -208,12 +213,16 @@ fn run(
         loaded.code.allow_shared(kernel.function, launch.dynamic_shared)?;
     }
     let extent = [launch.grid, launch.block];
-    if launch.cooperative {
-        return stream.launch_cooperatively(
+    if launch.cluster.count() > PORTABLE_CLUSTER {
+        loaded.code.allow_large_clusters(kernel.function)?;
+    }
+    if launch.cooperative || launch.cluster.count() > 1 {
+        return stream.launch_together(
             kernel.function,
             extent,
             launch.dynamic_shared,
             &mut launch.params,
+            (launch.cooperative, launch.cluster),
         );
     }
     stream.launch(kernel.function, extent, launch.dynamic_shared, &mut launch.params)

@@ -450,7 +450,7 @@ fn margins_are_mapped() {
     const GIB: u64 = 1 << 30;
     let fake = Fake::new();
     let world = fake.world();
-    assert_eq!(world.device.guards(), Guards { cell_bits: Some(38), ends: true });
+    assert_eq!(world.device.guards(), Guards { cell_bits: Some(38), ends: true, prints: true });
     let cell = world.base.0 - 64 * GIB;
     for at in [0, 64 * GIB - 8, 192 * GIB, 256 * GIB - 8] {
         assert_eq!(fake.memory(cell + at, 8), [0; 8]);
@@ -458,7 +458,10 @@ fn margins_are_mapped() {
     // One piece of memory for all of it.
     assert_eq!(fake.calls("cuMemCreate"), 1);
     let open = Options { guards: partita_cuda_device::Guarding::Off, ..fake.options() };
-    assert_eq!(CudaDevice::open(&open).unwrap().guards(), Guards::default());
+    assert_eq!(
+        CudaDevice::open(&open).unwrap().guards(),
+        Guards { prints: true, ..Guards::default() }
+    );
 }
 
 /// What moves to other addresses keeps its contents, and whatever comes later finds them there.

@@ -88,6 +88,47 @@ $AGAIN:
 }
 ";
 
+/// `say` prints its CTA's number several times.
+const PRINTS: &str = r"
+.version 7.0
+.target sm_75
+.address_size 64
+.extern .func (.param .b32 r) vprintf(.param .b64 a, .param .b64 b);
+.global .align 1 .b8 format[10] = {37, 100, 32, 111, 102, 32, 37, 115, 10, 0};
+.global .align 1 .b8 name[4] = {116, 101, 110, 0};
+.visible .entry say(.param .u64 times, .param .u64 none)
+{
+	.local .align 8 .b8 depot[16];
+	.reg .pred %more;
+	.reg .b32 %cta, %printed;
+	.reg .b64 %left, %depot, %arguments, %format, %name;
+	ld.param.u64 %left, [times];
+	mov.u32 %cta, %ctaid.x;
+	mov.u64 %depot, depot;
+	cvta.local.u64 %arguments, %depot;
+	mov.u64 %format, format;
+	cvta.global.u64 %format, %format;
+	mov.u64 %name, name;
+	cvta.global.u64 %name, %name;
+	st.local.u32 [%depot], %cta;
+	st.local.u64 [%depot+8], %name;
+$AGAIN:
+	{
+	.param .b64 p;
+	.param .b64 q;
+	.param .b32 s;
+	st.param.b64 [p], %format;
+	st.param.b64 [q], %arguments;
+	call.uni (s), vprintf, (p, q);
+	ld.param.b32 %printed, [s];
+	}
+	add.u64 %left, %left, -1;
+	setp.ne.u64 %more, %left, 0;
+	@%more bra $AGAIN;
+	ret;
+}
+";
+
 /// The daemon asks for eager loading in its environment, which tests share.
 const SWITCHES: &CStr = c"timing=off,lazy-loading=off";
 
@@ -222,6 +263,7 @@ impl World {
 fn grid(kernel: &str, ctas: u32, params: [u64; 2]) -> GridSpec {
     GridSpec {
         cooperative: false,
+        cluster: Dim3::linear(1),
         module: MODULE,
         kernel: kernel.into(),
         grid: Dim3::linear(ctas),
@@ -261,6 +303,8 @@ fn the_contract_holds_with_kernels() {
     others_memory_is_zeroed_beside_a_copy(&mut world);
     memory_has_several_addresses(&mut world);
     a_grid_keeps_to_the_sms_of_a_green_context(&mut world);
+    a_full_stream_holds_up_nobody(&mut world);
+    what_kernels_print_is_told(&mut world);
     assert_eq!(world.waits(), "", "the owner's thread never waits for grids");
 }
 
@@ -374,6 +418,54 @@ fn a_grid_keeps_to_the_sms_of_a_green_context(world: &mut World) {
         .collect();
     assert!(seen.difference(&sms).is_empty(), "{seen} of {sms}");
     assert_eq!(seen.len(), 16);
+}
+
+/// A stream of the driver takes 1,024 calls, and the next one waits.
+fn a_full_stream_holds_up_nobody(world: &mut World) {
+    let word = world.allocate(30 << 20, 16);
+    let waiting = world.launch(0, "await", [word.0, 0]);
+    let launches: Vec<OperationId> =
+        (0..1_200).map(|value| world.launch(0, "store", [word.0 + 8, value])).collect();
+    let beside = world.launch(1, "place", [word.0 + 8, 0]);
+    assert_eq!(world.finish(beside), Outcome::Complete);
+    assert!(!world.is_done(waiting));
+    world.poke(word, 1);
+    for launch in &launches {
+        assert_eq!(world.finish(*launch), Outcome::Complete);
+    }
+    assert_eq!(world.peek(DeviceAddress(word.0 + 8)), 1_199);
+}
+
+fn what_kernels_print_is_told(world: &mut World) {
+    let module = ModuleId(3);
+    let prints = partita_ptx::output(&partita_ptx::parse(PRINTS).unwrap()).module;
+    world.device.load_module(module, WINDOW, partita_ptx::print(&prints).into()).unwrap();
+    world.until(|world| !world.events.is_empty());
+    assert!(matches!(world.events.pop(), Some(Event::ModuleLoaded { .. })));
+    let mut say = |ctas, times| {
+        let launch = GridSpec { module, ..grid("say", ctas, [times, 0]) };
+        let operation = world.enqueue(0, Work::Launch(launch));
+        assert_eq!(world.finish(operation), Outcome::Complete);
+        let (mut lines, mut notices) = (Vec::new(), 0);
+        for event in std::mem::take(&mut world.events) {
+            match event {
+                Event::Output { operation: of, text } => {
+                    assert_eq!(of, operation);
+                    let text = String::from_utf8(text).unwrap();
+                    lines.extend(text.lines().map(str::to_owned));
+                }
+                Event::Notice { text, .. } => notices += usize::from(text.contains("lost")),
+                other => panic!("{other:?}"),
+            }
+        }
+        lines.sort();
+        (lines, notices)
+    };
+    let of = |ctas: &[u32]| ctas.iter().map(|cta| format!("{cta} of ten")).collect::<Vec<_>>();
+    assert_eq!(say(3, 2), (of(&[0, 0, 1, 1, 2, 2]), 0));
+    let (lines, notices) = say(1, 5_000);
+    assert_eq!((lines.len(), notices), (4_096, 1), "there is room for so many");
+    assert_eq!(say(2, 1), (of(&[0, 1]), 0));
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod fake;
 use fake::{CUBIN, Fake, module_of};
 use partita_cuda_device::Options;
 use partita_device::{Confinement, Confining, Device, DeviceError, GridSpec, Outcome, Phase, Work};
-use partita_model::SmSet;
+use partita_model::{Dim3, SmSet};
 
 fn options(fake: &Fake) -> Options {
     Options { library: Some(fake.path()), ..Options::default() }
@@ -216,6 +216,24 @@ fn cooperative_launches_say_so() {
     let too_large = world.enqueue(0, Work::Launch(launch));
     world.finish(&[too_large]);
     assert!(matches!(world.outcome(too_large), Outcome::Fault(_)));
+}
+
+#[test]
+fn clusters_reach_the_driver() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load_code(1, CUBIN).unwrap();
+    fake.tell("clear");
+    // The second is larger than what every GPU takes.
+    for cluster in [Dim3::new(1, 2, 1), Dim3::new(3, 2, 2)] {
+        let launch = GridSpec { cluster, ..fake::launch("plain", [1, 2]) };
+        let launched = world.enqueue(0, Work::Launch(launch));
+        world.finish(&[launched]);
+        assert_eq!(*world.outcome(launched), Outcome::Complete);
+    }
+    let logged = fake.logged("cuLaunchKernelEx");
+    assert!(logged.len() == 2 && logged[0].contains("clusters 1 2 1"), "{logged:?}");
+    assert_eq!(fake.calls("cuKernelSetAttribute"), 1);
 }
 
 /// A driver without libraries loads machine code as modules.

@@ -19,8 +19,8 @@
 //!   texture or surface object is a number that kernels of its window use.
 //! - **Ids** are the caller's, never reused.
 //! - **Signals.** [`Device::peek`] and [`Device::poke`] reach memory at once, beside all streams,
-//!   while kernels run; a running kernel's volatile loads see a poke. Words of up to 8 bytes that
-//!   are naturally aligned are never torn.
+//!   while kernels run, and so does [`Device::peek_lately`], which never waits; a running kernel's
+//!   volatile loads see a poke. Words of up to 8 bytes that are naturally aligned are never torn.
 //! - **Progress.** The device advances only inside [`Device::poll`] as far as the caller can tell.
 //! - **Counters** of a grid or of the device only grow; two samples bound a window.
 //! - **Faults** of a grid end that grid; [`Outcome::Fault`] says what happened. [`Event::Lost`]
@@ -111,6 +111,9 @@ pub struct Guards {
     /// `trap` and failed assertions must end their launch in the kernel's own code: in the device's
     /// they would end everything.
     pub ends: bool,
+    /// `vprintf` must write to memory, in the kernel's own code (`partita_ptx::output`): in the
+    /// device's it would write to this process's standard output.
+    pub prints: bool,
 }
 
 /// A window that takes few addresses ([`Device::reserve_small`]).
@@ -342,6 +345,20 @@ pub trait Device: Textures {
     /// # Errors
     /// [`DeviceError::BadRange`].
     fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Reads live memory as [`Device::peek`] does, without a wait for the device. `false`: `into`
+    /// holds nothing, and a later call may succeed. What is read was there after the last poke to
+    /// it, and after the last call that succeeded.
+    ///
+    /// # Errors
+    /// As [`Device::peek`].
+    fn peek_lately(
+        &mut self,
+        address: DeviceAddress,
+        into: &mut [u8],
+    ) -> Result<bool, DeviceError> {
+        self.peek(address, into).map(|()| true)
+    }
 
     /// Writes live memory beside all streams.
     ///

@@ -293,6 +293,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     }
     let launch = GridSpec {
         cooperative: false,
+        cluster: Dim3::linear(1),
         module: MODULE,
         kernel: run.kernel.as_str().into(),
         grid,

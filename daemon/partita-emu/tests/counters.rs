@@ -64,6 +64,7 @@ impl World {
         params.extend_from_slice(&rounds.to_le_bytes());
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: ModuleId(1),
             kernel: "sum".into(),
             grid: Dim3::linear(ctas),

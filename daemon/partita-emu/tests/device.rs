@@ -70,6 +70,7 @@ impl World {
     fn grid(&self, kernel: &str, grid: u32, block: u32, params: &[u64]) -> GridSpec {
         GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: MODULE,
             kernel: kernel.into(),
             grid: Dim3::linear(grid),
@@ -234,6 +235,7 @@ fn what_cannot_run_is_refused_by_line() {
     assert!(reason.contains("`wgmma.fence.sync.aligned` is not supported"), "{reason}");
     let launch = GridSpec {
         cooperative: false,
+        cluster: Dim3::linear(1),
         module: MODULE,
         kernel: "odd".into(),
         grid: Dim3::linear(1),

@@ -160,6 +160,7 @@ impl World {
         self.operations += 1;
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: ModuleId(1),
             kernel: kernel.into(),
             grid: Dim3::linear(1),

@@ -69,6 +69,7 @@ impl World {
         params.extend_from_slice(&rounds.to_le_bytes());
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: ModuleId(id),
             kernel: "work".into(),
             grid: Dim3::linear(ctas),

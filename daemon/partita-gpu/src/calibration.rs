@@ -198,6 +198,7 @@ impl Bench<'_> {
         let access = vec![self.window];
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: MODULE,
             kernel: kernel.into(),
             grid: Dim3::linear(ctas),

@@ -299,6 +299,7 @@ impl Rig {
                 block: Dim3::linear(THREADS),
                 dynamic_shared: 0,
                 cooperative: false,
+                cluster: Dim3::linear(1),
                 params,
             };
             let launched = self.send(program.session, Request::Launch(launch));

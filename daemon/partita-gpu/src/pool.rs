@@ -346,8 +346,10 @@ mod tests {
     use partita_model::{ImageKind, ModuleId, TenantId};
     use std::fmt::Write;
 
-    const HOW: How =
-        How { originals: Originals::Never, guards: Guards { cell_bits: None, ends: false } };
+    const HOW: How = How {
+        originals: Originals::Never,
+        guards: Guards { cell_bits: None, ends: false, prints: false },
+    };
     const OWNER: Owner = Owner { tenant: TenantId(1), session: SessionId(4) };
 
     fn image(text: &str) -> Image {

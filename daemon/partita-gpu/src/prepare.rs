@@ -293,7 +293,7 @@ DONE:
 "
         );
         let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
-        let guards = Guards { cell_bits: Some(39), ends: true };
+        let guards = Guards { cell_bits: Some(39), ends: true, prints: false };
         let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let prepared = prepare(&image, guarded, &Purpose::Run).unwrap().module;
         let fence = |name: &str| {
@@ -407,7 +407,7 @@ DONE:
 
     #[test]
     fn a_kernel_that_is_neither_worker_nor_ticket_gets_slices() {
-        let guards = Guards { cell_bits: Some(39), ends: true };
+        let guards = Guards { cell_bits: Some(39), ends: true, prints: false };
         let prepared = |leaving: &str, guards| {
             let text = format!("{TEXT}{leaving}");
             let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
@@ -481,7 +481,7 @@ DONE:
         // either.
         let trapping =
             text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
-        let guards = Guards { cell_bits: Some(38), ends: true };
+        let guards = Guards { cell_bits: Some(38), ends: true, prints: false };
         let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let trapping = image(ImageKind::Ptx, trapping.len(), trapping.as_bytes());
         let guarded = prepare(&trapping, guarded, &Purpose::Run).unwrap().module;
@@ -588,7 +588,7 @@ DONE:
             writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
         }
         let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
-        let guards = Guards { cell_bits: Some(39), ends: true };
+        let guards = Guards { cell_bits: Some(39), ends: true, prints: false };
         let target = Target { guards, ..forms_only() };
         let limits = Limits { prepare_mib: 2, ..Limits::default() };
         let bounds = Bounds { limits, ..Bounds::default() };

@@ -92,6 +92,9 @@ pub struct Launch<B = Vec<u8>> {
     pub dynamic_shared: u32,
     /// Whether all CTAs must be resident at once (`cuLaunchCooperativeKernel`).
     pub cooperative: bool,
+    /// CTAs of a cluster along each axis; 1 everywhere for a launch without clusters
+    /// (`CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`).
+    pub cluster: Dim3,
     /// The kernel's parameter space as its declaration lays it out.
     pub params: B,
 }

@@ -86,6 +86,8 @@ results! {
     ERROR_NOT_PERMITTED = 800;
     /// Not supported.
     ERROR_NOT_SUPPORTED = 801;
+    /// The clusters of a launch do not fit its grid or the GPU.
+    ERROR_INVALID_CLUSTER_SIZE = 912;
     /// Something else went wrong.
     ERROR_UNKNOWN = 999;
 }

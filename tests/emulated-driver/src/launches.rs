@@ -125,6 +125,7 @@ impl Driver {
             params,
             access: vec![WINDOW_RANGE],
             cooperative: launch.is_cooperative,
+            cluster: Dim3::linear(1),
         };
         self.resize_local(function.kernel.local)?;
         self.submit(launch.stream, Op::Launch(grid))

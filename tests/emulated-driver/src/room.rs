@@ -43,5 +43,6 @@ pub fn grid() -> GridSpec {
         params: Vec::new(),
         access: Vec::new(),
         cooperative: false,
+        cluster: Dim3::linear(1),
     }
 }

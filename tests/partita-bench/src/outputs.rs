@@ -169,6 +169,7 @@ impl<'a> Program<'a> {
             }
             let launch = GridSpec {
                 cooperative: false,
+                cluster: partita_model::Dim3::linear(1),
                 module: ModuleId(step.module as u64),
                 kernel: step.kernel.as_str().into(),
                 grid: step.grid,

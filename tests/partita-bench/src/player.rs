@@ -132,6 +132,7 @@ impl Player<'_> {
             block: step.block,
             dynamic_shared: step.dynamic_shared,
             cooperative: false,
+            cluster: partita_model::Dim3::linear(1),
             params: step.placed(&self.places),
         })
     }

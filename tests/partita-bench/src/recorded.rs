@@ -158,6 +158,7 @@ impl Follower {
             } => {
                 let launch = GridSpec {
                     cooperative: false,
+                    cluster: partita_model::Dim3::linear(1),
                     module: *module,
                     kernel: kernel.as_str().into(),
                     grid: *grid,

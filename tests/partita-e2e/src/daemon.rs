@@ -67,13 +67,22 @@ impl Daemon {
     /// Where it does not come up.
     #[must_use]
     pub fn on_emulated_driver(switches: &str, text: &str) -> Daemon {
+        Daemon::with_emulated_driver(&["cuda"], switches, text)
+    }
+
+    /// The same for these of the driver's GPUs.
+    ///
+    /// # Panics
+    /// As [`Daemon::on_emulated_driver`].
+    #[must_use]
+    pub fn with_emulated_driver(devices: &[&str], switches: &str, text: &str) -> Daemon {
         let library = binaries::binary("libpartita_emulated_driver.so");
         let environment = [
             ("PARTITA_LIBCUDA", library.as_os_str()),
             ("PARTITA_LIBNVIDIA_ML", library.as_os_str()),
             ("PARTITA_EMULATED_DRIVER", OsStr::new(switches)),
         ];
-        Daemon::with_environment(&["cuda"], text, &environment)
+        Daemon::with_environment(devices, text, &environment)
     }
 
     fn with_environment(devices: &[&str], text: &str, environment: &[(&str, &OsStr)]) -> Daemon {

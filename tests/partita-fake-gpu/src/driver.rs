@@ -739,10 +739,17 @@ pub unsafe extern "C" fn cuLaunchKernelEx(
 ) -> u32 {
     let config = get(config);
     let attributes = (0..config.count as usize).map(|at| get(config.attributes.wrapping_add(at)));
-    // CU_LAUNCH_ATTRIBUTE_COOPERATIVE: its value comes behind four bytes of nothing.
-    let cooperative = attributes.filter(|words| words[0] == 2).any(|words| words[2] == 1);
-    let more = if cooperative { ", cooperative" } else { "" };
-    launch("cuLaunchKernelEx", function, config, packed(params, extra), more)
+    let mut more = String::new();
+    for words in attributes {
+        // CU_LAUNCH_ATTRIBUTE_COOPERATIVE, …_CLUSTER_DIMENSION: the value comes behind four bytes
+        // of nothing.
+        match words[0] {
+            2 if words[2] == 1 => more.push_str(", cooperative"),
+            4 => more.push_str(&format!(", clusters {} {} {}", words[2], words[3], words[4])),
+            _ => {}
+        }
+    }
+    launch("cuLaunchKernelEx", function, config, packed(params, extra), &more)
 }
 
 fn error_text(code: u32) -> &'static CStr {

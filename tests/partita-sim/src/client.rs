@@ -474,6 +474,7 @@ impl Client {
             block: Dim3::linear(block),
             dynamic_shared: 0,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params,
         };
         self.send(world, Request::Launch(launch), Expect::Success);
@@ -530,6 +531,7 @@ impl Client {
                     block: Dim3 { x: extent(random), y: 1, z: 1 },
                     dynamic_shared: extent(random),
                     cooperative: random.once_in(4),
+                    cluster: Dim3::linear(*random.pick(&[1, 1, 2, 0])),
                     params,
                 })
             }

@@ -86,6 +86,7 @@ impl Programs {
                 block: Dim3::linear(BLOCK),
                 dynamic_shared: 0,
                 cooperative: false,
+                cluster: Dim3::linear(1),
                 params,
             };
             self.ask(session, Request::Launch(launch));

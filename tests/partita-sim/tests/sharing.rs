@@ -68,6 +68,7 @@ fn launch(world: &mut World, session: SessionId, kernel: &str, ctas: u32, steps:
         block: Dim3::linear(BLOCK),
         dynamic_shared: 0,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params: data.0.to_le_bytes().into_iter().chain(words).collect(),
     };
     ask(world, session, Request::Launch(launch));

@@ -130,6 +130,7 @@ fn shape(ctas: u32, block: u32) -> Launch {
         block: Dim3::linear(block),
         dynamic_shared: 0,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params: Vec::new(),
     }
 }

@@ -260,7 +260,7 @@ fn set_kernel(executable: u64, node: u64, params: KernelParams) -> CuResult {
     let Action::Kernel(old) = executable.action(step)? else { return Err(CuError::INVALID_VALUE) };
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
-    call.cooperative = old.call.cooperative;
+    (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
     let kernel = Kernel::new(call, old.attributes.clone());
     executable.set_action(step, Action::Kernel(Arc::new(kernel)))
 }

@@ -11,6 +11,7 @@ use crate::graph::params::{
     write_any,
 };
 use crate::runtime::{self, Runtime};
+use partita_model::Dim3;
 use std::sync::Arc;
 
 exports! {
@@ -65,8 +66,10 @@ exports! {
         let kernel = kernel(node)?;
         let found = kernel.attributes.iter().find(|(id, _)| *id == attribute);
         let mut bytes = found.map_or([0; 64], |(_, bytes)| *bytes);
-        if attribute == COOPERATIVE {
-            bytes[0] = u8::from(kernel.call.cooperative);
+        match attribute {
+            COOPERATIVE => bytes[0] = u8::from(kernel.call.cooperative),
+            CLUSTER => bytes = cluster_value(kernel.call.cluster),
+            _ => {}
         }
         value.bytes_mut(64)?.copy_from_slice(&bytes);
         Ok(())
@@ -74,14 +77,14 @@ exports! {
 
     fn cuGraphKernelNodeCopyAttributes(to: u64, from: u64) {
         let source = kernel(from)?;
-        let cooperative = source.call.cooperative;
+        let (cooperative, cluster) = (source.call.cooperative, source.call.cluster);
         let copied = source.attributes.clone();
         change_attributes(to, |attributes| {
             *attributes = copied;
-            attributes.retain(|(id, _)| *id != COOPERATIVE);
+            attributes.retain(|(id, _)| *id != COOPERATIVE && *id != CLUSTER);
             let mut value = [0; 64];
             value[0] = u8::from(cooperative);
-            attributes.push((COOPERATIVE, value));
+            attributes.extend([(COOPERATIVE, value), (CLUSTER, cluster_value(cluster))]);
         })
     }
 
@@ -274,6 +277,8 @@ exports! {
 
 /// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`, the one attribute of nodes that is more than advice.
 const COOPERATIVE: u32 = 2;
+/// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
+const CLUSTER: u32 = 4;
 
 /// The action of a node.
 fn action(node: u64) -> CuResult<Action> {
@@ -311,7 +316,7 @@ fn set_kernel(node: u64, params: KernelParams) -> CuResult {
     let old = kernel(node)?;
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
-    call.cooperative = old.call.cooperative;
+    (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
     set(node, Action::Kernel(Arc::new(Kernel::new(call, old.attributes.clone()))))
 }
 
@@ -323,7 +328,31 @@ fn change_attributes(node: u64, change: impl FnOnce(&mut Vec<(u32, [u8; 64])>)) 
         let (_, value) = attributes.swap_remove(index);
         call.cooperative = value[..4] != [0; 4];
     }
+    if let Some(index) = attributes.iter().position(|(id, _)| *id == CLUSTER) {
+        let (_, value) = attributes.swap_remove(index);
+        call.cluster = cluster_of(&value)?;
+    }
     set(node, Action::Kernel(Arc::new(Kernel::new(call, attributes))))
+}
+
+/// `CUlaunchAttributeValue` of clusters.
+fn cluster_value(cluster: Dim3) -> [u8; 64] {
+    let mut value = [0; 64];
+    for (into, axis) in value.chunks_exact_mut(4).zip([cluster.x, cluster.y, cluster.z]) {
+        into.copy_from_slice(&axis.to_le_bytes());
+    }
+    value
+}
+
+/// Kernels of graphs whose clusters have more than a CTA are refused: their grid is not checked
+/// again when a node changes.
+fn cluster_of(value: &[u8; 64]) -> CuResult<Dim3> {
+    let [x, y, z] = [0, 4, 8].map(|at| {
+        let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
+        u32::from_le_bytes(bytes.unwrap_or_default()).max(1)
+    });
+    let cluster = Dim3::new(x, y, z);
+    if cluster.count() == 1 { Ok(cluster) } else { Err(CuError::NOT_SUPPORTED) }
 }
 
 fn copy(runtime: &Runtime, params: &In<Copy3D>) -> CuResult<Action> {

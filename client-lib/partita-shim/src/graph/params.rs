@@ -115,6 +115,7 @@ impl KernelParams {
             stream: 0,
             default: DefaultStream::Legacy,
             cooperative: false,
+            cluster: Dim3::linear(1),
         };
         let list = |memory: Memory| Array::<Memory>::at(memory.pointer().cast_const().cast());
         let arguments = Arguments { each: list(self.each), extra: list(self.extra) };

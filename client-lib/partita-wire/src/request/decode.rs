@@ -1,10 +1,10 @@
 //! Reading of records.
 
 use super::{
-    ACCESSES, CONDITIONS, COOPERATIVE, MAX_CHUNK, MAX_MODULE, MAX_PARAMS, Malformed, RawCopy,
-    RawEventCreate, RawFill, RawLaunch, RawMap, RawModuleBegin, RawModuleChunk, RawOne,
-    RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo, RawWaitWord, Received, WANTS_REPLY,
-    kind, kind_name,
+    ACCESSES, CLUSTER_BITS, CLUSTER_MASK, CLUSTER_SHIFT, CONDITIONS, COOPERATIVE, MAX_CHUNK,
+    MAX_MODULE, MAX_PARAMS, Malformed, RawCopy, RawEventCreate, RawFill, RawLaunch, RawMap,
+    RawModuleBegin, RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo,
+    RawWaitWord, Received, WANTS_REPLY, kind, kind_name,
 };
 use crate::texture;
 use partita_model::request::{
@@ -13,6 +13,19 @@ use partita_model::request::{
 };
 use partita_model::{AddressRange, AwaitedWord, DeviceAddress, Dim3, ImageKind, ImagePart};
 use zerocopy::FromBytes;
+
+/// The most CTAs of a cluster (CUDA C++ Programming Guide, "Thread Block Clusters"; 16 where a
+/// kernel asks for more than the portable 8).
+const MAX_CLUSTER: u128 = 16;
+
+/// The cluster of a launch's flags without [`COOPERATIVE`]. `None` where they mean nothing.
+fn cluster(flags: u32) -> Option<Dim3> {
+    let axis = |index: u32| flags >> (CLUSTER_SHIFT + index * CLUSTER_BITS) & CLUSTER_MASK;
+    let cluster = Dim3::new(axis(0), axis(1), axis(2));
+    let known = CLUSTER_SHIFT + 3 * CLUSTER_BITS;
+    let is_clean = flags >> known == 0 && flags & ((1 << CLUSTER_SHIFT) - 1) == 0;
+    (is_clean && (2..=MAX_CLUSTER).contains(&cluster.count())).then_some(cluster)
+}
 
 impl Received {
     /// Reads a record's body from a private copy.
@@ -225,9 +238,11 @@ impl<'a> Body<'a> {
         if params.len() > MAX_PARAMS {
             return Err(self.field("parameter size", params.len() as u64));
         }
-        if raw.flags & !COOPERATIVE != 0 {
-            return Err(self.field("flags", u64::from(raw.flags)));
-        }
+        let flags = self.field("flags", u64::from(raw.flags));
+        let cluster = match raw.flags & !COOPERATIVE {
+            0 => Dim3::linear(1),
+            rest => cluster(rest).ok_or(flags)?,
+        };
         let dim = |[x, y, z]: [u32; 3]| Dim3::new(x, y, z);
         Ok(Launch {
             stream: StreamHandle(raw.stream),
@@ -237,6 +252,7 @@ impl<'a> Body<'a> {
             block: dim(raw.block),
             dynamic_shared: raw.dynamic_shared,
             cooperative: raw.flags & COOPERATIVE != 0,
+            cluster,
             params: params.to_vec(),
         })
     }

@@ -1,13 +1,14 @@
 //! Writing of records.
 
 use super::{
-    ACCESSES, CONDITIONS, COOPERATIVE, MAX_CHUNK, MAX_PARAMS, RawCopy, RawEventCreate, RawFill,
-    RawLaunch, RawMap, RawModuleBegin, RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate,
-    RawSynchronize, RawTwo, RawWaitWord, Record, kind,
+    ACCESSES, CLUSTER_BITS, CLUSTER_MASK, CLUSTER_SHIFT, CONDITIONS, COOPERATIVE, MAX_CHUNK,
+    MAX_PARAMS, RawCopy, RawEventCreate, RawFill, RawLaunch, RawMap, RawModuleBegin,
+    RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo, RawWaitWord,
+    Record, kind,
 };
 use crate::texture;
 use partita_model::request::{Launch, Request, StreamKind};
-use partita_model::{AddressRange, AwaitedWord, ImagePart, MemoryAccess};
+use partita_model::{AddressRange, AwaitedWord, Dim3, ImagePart, MemoryAccess};
 use zerocopy::{Immutable, IntoBytes};
 
 impl<B: AsRef<[u8]>> Record for Request<B> {
@@ -139,13 +140,24 @@ impl<B: AsRef<[u8]>> Record for ImagePart<B> {
     }
 }
 
+/// The flags of a launch. A cluster along an axis has 16 CTAs at most.
+fn flags(cooperative: bool, cluster: Dim3) -> u32 {
+    let cooperative = if cooperative { COOPERATIVE } else { 0 };
+    if cluster.count() == 1 {
+        return cooperative;
+    }
+    let axis =
+        |ctas: u32, index: u32| ctas.min(CLUSTER_MASK) << (CLUSTER_SHIFT + index * CLUSTER_BITS);
+    cooperative | axis(cluster.x, 0) | axis(cluster.y, 1) | axis(cluster.z, 2)
+}
+
 fn encode_launch<B: AsRef<[u8]>>(launch: &Launch<B>, into: &mut Vec<u8>) {
     let (grid, block, params) = (launch.grid, launch.block, launch.params.as_ref());
     let raw = RawLaunch {
         module: launch.module.0,
         stream: launch.stream.0,
         kernel: launch.kernel,
-        flags: if launch.cooperative { COOPERATIVE } else { 0 },
+        flags: flags(launch.cooperative, launch.cluster),
         grid: [grid.x, grid.y, grid.z],
         block: [block.x, block.y, block.z],
         dynamic_shared: launch.dynamic_shared,

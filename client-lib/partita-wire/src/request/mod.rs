@@ -29,6 +29,11 @@ pub const MAX_MODULE: u64 = 256 << 20;
 pub const WANTS_REPLY: u16 = 1;
 
 const COOPERATIVE: u32 = 1;
+/// A launch's flags have the CTAs of a cluster along each axis from this bit on, all 0 where there
+/// are no clusters.
+const CLUSTER_SHIFT: u32 = 8;
+const CLUSTER_BITS: u32 = 5;
+const CLUSTER_MASK: u32 = (1 << CLUSTER_BITS) - 1;
 
 /// Conditions by their numbers.
 const CONDITIONS: [WaitCondition; 4] =

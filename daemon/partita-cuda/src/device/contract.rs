@@ -122,6 +122,7 @@ impl Device for CudaDevice {
         let loaded =
             self.modules.remove(&module).ok_or_else(|| DeviceError::BadId(module.to_string()))?;
         let window = self.window_of_module.remove(&module);
+        self.printing.remove(&module);
         if let Some(placed) = self.placed.remove(&module) {
             // The window and its variables may have been released before.
             let _ = self.windows.free(placed.block.start);
@@ -178,6 +179,18 @@ impl Device for CudaDevice {
         }
         let place = self.reach(address, into.len() as u64)?;
         self.signals.peek(place, address.0, into).map_err(refused)
+    }
+
+    fn peek_lately(
+        &mut self,
+        address: DeviceAddress,
+        into: &mut [u8],
+    ) -> Result<bool, DeviceError> {
+        if self.windows.host_at(address, into.len() as u64).is_some() {
+            return self.peek(address, into).map(|()| true);
+        }
+        let place = self.reach(address, into.len() as u64)?;
+        self.signals.look(place, address.0, into).map_err(refused)
     }
 
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {

@@ -2,6 +2,7 @@
 
 mod checks;
 mod contract;
+mod output;
 mod phases;
 mod variables;
 
@@ -24,6 +25,7 @@ use crate::traffic::Traffic;
 use crate::windows::Windows;
 use crate::zeros::Zeros;
 use crate::{OpenError, calibration};
+use output::Printing;
 use partita_device::{AddressRange, DeviceError, Event, Guards, ModuleFacts, Phase};
 use partita_model::{
     Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, SmSet,
@@ -71,6 +73,8 @@ pub struct CudaDevice {
     window_of_module: BTreeMap<ModuleId, WindowId>,
     /// The addresses of modules' variables.
     placed: BTreeMap<ModuleId, Placed>,
+    /// Modules whose kernels print.
+    printing: BTreeMap<ModuleId, Printing>,
     guards: Guards,
     /// How kernels reach memory that is mapped in this process.
     host_access: HostAccess,
@@ -139,9 +143,12 @@ impl CudaDevice {
         });
         let cell_bits = partita_ptx::fence::cell_bits(facts.memory.0.max(LEAST_WINDOW_BYTES));
         let guards = match options.guards {
-            Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true },
-            Guarding::Off => Guards::default(),
+            Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true, prints: true },
+            Guarding::Off => Guards { prints: true, ..Guards::default() },
         };
+        // These come first, so that each stream has a connection to the GPU for itself.
+        let streams = Streams::new(&context, &news)?;
+        let loader = Loader::start(&context, cache.clone(), &news)?;
         let complain =
             |error| tracing::warn!(%error, "machine code cannot be confined to SMs: it runs alone");
         let groups =
@@ -157,8 +164,8 @@ impl CudaDevice {
             arrays: Arrays::new(&context, defers)?,
             locked: Locked::default(),
             zeros: Zeros::new(&context)?,
-            streams: Streams::new(&context, &news)?,
-            loader: Loader::start(&context, cache, &news)?,
+            streams,
+            loader,
             phases: Phases::new(),
             calibration: calibration::from_facts(&facts),
             facts,
@@ -171,6 +178,7 @@ impl CudaDevice {
             modules: BTreeMap::new(),
             window_of_module: BTreeMap::new(),
             placed: BTreeMap::new(),
+            printing: BTreeMap::new(),
             groups,
             confining: BTreeSet::new(),
             guards,
@@ -201,6 +209,7 @@ impl CudaDevice {
         place: Place,
     ) -> Result<(), DeviceError> {
         let pieces = self.windows.allocate(window, range, place, &self.zeros)?;
+        self.signals.outdate(range.start.0, range.bytes);
         let zeroed = self.zero(pieces.clone(), place);
         if zeroed.is_err() {
             self.windows.abandon(window, range.start, &pieces)?;
@@ -240,6 +249,9 @@ impl CudaDevice {
         let Some(window) = self.loading.remove(&module) else { return self.loader.unload(loaded) };
         match self.place_variables(window, &loaded.variables) {
             Ok((mut variables, placed)) => {
+                if let Some(printing) = Printing::of(&loaded.printing, &variables) {
+                    self.printing.insert(module, printing);
+                }
                 variables.extend(loaded.own.iter().cloned());
                 self.modules.insert(module, loaded);
                 self.window_of_module.insert(module, window);
@@ -314,10 +326,9 @@ impl CudaDevice {
             result => result?,
         }
         ended.sort_by_key(|ended| ended.time);
-        events.extend(ended.into_iter().map(|Ended { operation, time, outcome }| Event::Done {
-            operation,
-            time,
-            outcome,
+        events.extend(self.outputs(&ended));
+        events.extend(ended.into_iter().map(|Ended { operation, time, outcome, .. }| {
+            Event::Done { operation, time, outcome }
         }));
         Ok(())
     }

@@ -9,6 +9,7 @@ use cudarc::driver::sys::{
 use partita_model::MemoryAccess;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A device attribute, with the number that `cudarc`'s bindings give it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,12 +64,25 @@ pub struct Context {
     pub(super) driver: Arc<Driver>,
     pub(super) device: c_int,
     raw: Handle,
+    /// Streams that were made, those of green contexts too.
+    streams_made: AtomicU32,
 }
+
+/// Connections to the GPU (CUDA C++ Programming Guide, `CUDA_DEVICE_MAX_CONNECTIONS`, which
+/// `partitad` sets to this). Streams that are made later share them, and the first operation of a
+/// connection holds up all behind it. Whether connections of streams that have ended are used
+/// again, nobody says.
+const CONNECTIONS: u32 = 32;
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST`
 const FLAGS: c_uint = 0x04 | 0x08;
 
 impl Context {
+    /// Counts a new stream. Whether it has a connection to the GPU for itself.
+    pub(super) fn count_stream(&self) -> bool {
+        self.streams_made.fetch_add(1, Ordering::Relaxed) < CONNECTIONS
+    }
+
     /// Opens the GPU of this ordinal and makes its context the calling thread's.
     ///
     /// # Errors
@@ -81,7 +95,8 @@ impl Context {
         call!(driver, cuDevicePrimaryCtxSetFlags_v2(device, FLAGS))?;
         let mut raw = 0;
         call!(driver, cuDevicePrimaryCtxRetain(&raw mut raw, device))?;
-        let context = Arc::new(Context { driver, device, raw });
+        let streams_made = AtomicU32::new(0);
+        let context = Arc::new(Context { driver, device, raw, streams_made });
         context.make_current()?;
         Ok(context)
     }

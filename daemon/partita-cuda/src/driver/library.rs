@@ -1,7 +1,7 @@
 //! Libraries: code that belongs to no context. A library's kernels run in the context that they are
 //! launched into (CUDA Driver API, "Library Management"; since CUDA 12.0).
 
-use super::module::{Function, FunctionAttribute};
+use super::module::{Function, FunctionAttribute, LARGE_CLUSTERS};
 use super::table::{Handle, check};
 use super::{Context, Failure};
 use std::ffi::{CString, c_int};
@@ -109,13 +109,25 @@ impl Library {
     /// # Errors
     /// The driver's.
     pub fn allow_shared(&self, kernel: Function, bytes: u32) -> Result<(), Failure> {
+        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+        self.set(kernel, MAX_DYNAMIC_SHARED, bytes)
+    }
+
+    /// Lets a kernel be launched with clusters that not every GPU takes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn allow_large_clusters(&self, kernel: Function) -> Result<(), Failure> {
+        self.set(kernel, LARGE_CLUSTERS, 1)
+    }
+
+    fn set(&self, kernel: Function, attribute: u32, value: c_int) -> Result<(), Failure> {
         let table = &self.context.driver.table;
         let set = table
             .cuKernelSetAttribute
             .ok_or_else(|| Failure::unsupported("cuKernelSetAttribute"))?;
-        let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
         // SAFETY: the kernel is of this library.
-        let status = unsafe { set(MAX_DYNAMIC_SHARED, bytes, kernel.raw(), self.context.device) };
+        let status = unsafe { set(attribute, value, kernel.raw(), self.context.device) };
         check(table, "cuKernelSetAttribute", status)
     }
 }

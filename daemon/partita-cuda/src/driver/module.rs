@@ -162,7 +162,18 @@ impl Module {
         // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         call!(self.context.driver, cuFuncSetAttribute(function.0, 8, bytes))
     }
+
+    /// Lets a function be launched with clusters that not every GPU takes.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn allow_large_clusters(&self, function: Function) -> Result<(), Failure> {
+        call!(self.context.driver, cuFuncSetAttribute(function.0, LARGE_CLUSTERS, 1))
+    }
 }
+
+/// `CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED`
+pub(super) const LARGE_CLUSTERS: u32 = 14;
 
 /// A kernel of a loaded module or library: launches take either.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

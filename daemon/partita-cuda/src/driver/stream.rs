@@ -4,7 +4,8 @@ use super::context::size;
 use super::table::Handle;
 use super::{Context, Failure, Function, NOT_READY, call};
 use cudarc::driver::sys::{
-    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue, CUlaunchConfig,
+    CUlaunchAttribute, CUlaunchAttributeID, CUlaunchAttributeValue,
+    CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDimension, CUlaunchConfig,
 };
 use partita_model::Dim3;
 use std::ffi::c_void;
@@ -34,6 +35,7 @@ fn packed(params: &mut [u8], bytes: &mut usize) -> [*mut c_void; 5] {
 pub struct Stream {
     context: Arc<Context>,
     raw: Handle,
+    has_connection: bool,
 }
 
 impl Stream {
@@ -44,7 +46,13 @@ impl Stream {
     pub fn new(context: &Arc<Context>, priority: i32) -> Result<Stream, Failure> {
         let mut raw = 0;
         call!(context.driver, cuStreamCreateWithPriority(&raw mut raw, NON_BLOCKING, priority))?;
-        Ok(Stream { context: Arc::clone(context), raw })
+        Ok(Stream::of(Arc::clone(context), raw))
+    }
+
+    /// Whether it has a connection to the GPU for itself. Where it has none, an operation that
+    /// cannot begin holds up operations of other streams.
+    pub fn has_connection(&self) -> bool {
+        self.has_connection
     }
 
     pub(super) fn raw(&self) -> Handle {
@@ -56,7 +64,8 @@ impl Stream {
     }
 
     pub(super) fn of(context: Arc<Context>, raw: Handle) -> Stream {
-        Stream { context, raw }
+        let has_connection = context.count_stream();
+        Stream { context, raw, has_connection }
     }
 
     /// Waits until it is empty.
@@ -200,22 +209,31 @@ impl Stream {
         )
     }
 
-    /// As [`Stream::launch`], with all CTAs resident at once and a barrier for them.
+    /// As [`Stream::launch`], with clusters of CTAs, or with all CTAs resident at once and a
+    /// barrier for them.
     ///
     /// # Errors
-    /// The driver's; `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` where they do not fit.
-    pub fn launch_cooperatively(
+    /// The driver's; `CUDA_ERROR_COOPERATIVE_LAUNCH_TOO_LARGE` where the CTAs do not fit, and
+    /// `CUDA_ERROR_INVALID_CLUSTER_SIZE` where a cluster does not.
+    pub fn launch_together(
         &self,
         function: Function,
         [grid, block]: [Dim3; 2],
         dynamic_shared: u32,
         params: &mut [u8],
+        (cooperative, cluster): (bool, Dim3),
     ) -> Result<(), Failure> {
-        let mut attribute = CUlaunchAttribute {
-            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE,
-            pad: [0; 4],
-            value: CUlaunchAttributeValue { cooperative: 1 },
-        };
+        let attribute = |id, value| CUlaunchAttribute { id, pad: [0; 4], value };
+        let dimension = ClusterDimension { x: cluster.x, y: cluster.y, z: cluster.z };
+        let mut attributes = Vec::new();
+        if cooperative {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
+            attributes.push(attribute(id, CUlaunchAttributeValue { cooperative: 1 }));
+        }
+        if cluster.count() > 1 {
+            let id = CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION;
+            attributes.push(attribute(id, CUlaunchAttributeValue { clusterDim: dimension }));
+        }
         let config = CUlaunchConfig {
             gridDimX: grid.x,
             gridDimY: grid.y,
@@ -225,8 +243,8 @@ impl Stream {
             blockDimZ: block.z,
             sharedMemBytes: dynamic_shared,
             hStream: std::ptr::with_exposed_provenance_mut(self.raw),
-            attrs: &raw mut attribute,
-            numAttrs: 1,
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: u32::try_from(attributes.len()).unwrap_or(0),
         };
         let mut bytes = params.len();
         let mut none: [*mut c_void; 1] = [std::ptr::null_mut()];

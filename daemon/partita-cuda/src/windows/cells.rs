@@ -39,7 +39,7 @@ impl Windows {
         let mut refused = None;
         while at.checked_add(bytes).is_some_and(|end| end <= addresses.end) {
             if !taken(at) {
-                match self.context.reserve(bytes, bytes, at) {
+                match self.context.reserve(bytes, 0, at) {
                     Ok(start) if start == at => return Ok((at, (at, bytes))),
                     // The driver returned another address, so the place is taken.
                     Ok(start) => self.context.unreserve(start, bytes)?,

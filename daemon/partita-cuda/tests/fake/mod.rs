@@ -290,6 +290,7 @@ impl World<'_> {
 pub fn launch(kernel: &str, params: [u64; 2]) -> GridSpec {
     GridSpec {
         cooperative: false,
+        cluster: Dim3::linear(1),
         module: ModuleId(1),
         kernel: kernel.into(),
         grid: Dim3 { x: 3, y: 2, z: 1 },

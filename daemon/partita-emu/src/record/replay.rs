@@ -325,6 +325,7 @@ impl Replay {
                     params,
                     access,
                     cooperative: false,
+                    cluster: partita_model::Dim3::linear(1),
                 };
                 match sms {
                     Some(sms) => Work::LaunchOn { launch, sms },

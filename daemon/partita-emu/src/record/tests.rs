@@ -115,6 +115,7 @@ fn play(device: &mut dyn Device) {
     for operation in 2..12 {
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module,
             kernel: "grow".into(),
             grid: Dim3::linear(20),

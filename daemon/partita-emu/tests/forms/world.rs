@@ -228,6 +228,7 @@ impl World {
     ) -> OperationId {
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: MODULE,
             kernel: kernel.into(),
             grid,

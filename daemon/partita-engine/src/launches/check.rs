@@ -40,6 +40,7 @@ impl Checker<'_> {
             usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
         let kernel = kernel.ok_or(CudaResult::ERROR_INVALID_HANDLE)?.clone();
         self.check_extents(&request)?;
+        check_cluster(&kernel, &request)?;
         if request.params.len() != usize::try_from(kernel.param_bytes).unwrap_or(usize::MAX) {
             let (name, has, wants) = (&kernel.name, request.params.len(), kernel.param_bytes);
             return Err(invalid(format!(
@@ -61,6 +62,7 @@ impl Checker<'_> {
             dynamic_shared: request.dynamic_shared,
             params: Params::new(request.params),
             cooperative: request.cooperative,
+            cluster: request.cluster,
             awaits_host: false,
             profile: None,
             cta,
@@ -216,6 +218,27 @@ fn known<'f>(
         let text = format!("kernel `{name}` cannot run on this device: {reason}");
         Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text)
     })
+}
+
+/// Forms know no clusters, so only machine code has them.
+fn check_cluster(kernel: &Kernel, request: &request::Launch) -> Result<(), Refusal> {
+    let (grid, cluster, name) = (request.grid, request.cluster, &kernel.name);
+    if cluster.count() == 1 {
+        return Ok(());
+    }
+    let fits = |grid: u32, cluster: u32| cluster > 0 && grid.is_multiple_of(cluster);
+    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
+    if !axes.into_iter().all(|(grid, cluster)| fits(grid, cluster)) {
+        let text = format!("kernel `{name}`: clusters of {cluster} do not fill a grid of {grid}");
+        return Err(Refusal::Explained(CudaResult::ERROR_INVALID_CLUSTER_SIZE, text));
+    }
+    if !kernel.is_machine_code {
+        let text = format!(
+            "kernel `{name}` is launched with clusters of {cluster}, which only machine code has"
+        );
+        return Err(Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text));
+    }
+    Ok(())
 }
 
 fn invalid(text: String) -> Refusal {

@@ -96,7 +96,7 @@ impl BlockPool {
         Ok(())
     }
 
-    /// Reads the telemetry of a running launch.
+    /// Reads the telemetry of a launch that has ended.
     pub(crate) fn read(
         &mut self,
         device: &mut dyn Device,
@@ -104,6 +104,16 @@ impl BlockPool {
     ) -> Result<Telemetry, DeviceError> {
         device.peek(block, &mut self.buffer)?;
         Ok(Telemetry::of(&self.buffer, self.numbers))
+    }
+
+    /// Reads the telemetry of a running launch. `None`: it has not come yet.
+    pub(crate) fn read_lately(
+        &mut self,
+        device: &mut dyn Device,
+        block: DeviceAddress,
+    ) -> Result<Option<Telemetry>, DeviceError> {
+        let came = device.peek_lately(block, &mut self.buffer)?;
+        Ok(came.then(|| Telemetry::of(&self.buffer, self.numbers)))
     }
 
     /// The fault that a kernel in its original form has met, 0 for none.

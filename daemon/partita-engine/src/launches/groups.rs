@@ -122,6 +122,7 @@ impl Launches {
         let work = Work::LaunchOn {
             launch: partita_device::GridSpec {
                 cooperative: false,
+                cluster: spec.cluster,
                 module: spec.module,
                 kernel: spec.kernel.entry.clone(),
                 grid: spec.grid,

@@ -259,6 +259,7 @@ impl Launches {
                 failed = told.err().or(failed);
             }
             let changed = claims.gates.permit(&to, &stalled);
+            claims.is_signalled |= !changed.is_empty();
             let told = signal_gates(turn.device, claims.block, &claims.gates, &changed);
             failed = told.err().or(failed);
             if gained {
@@ -448,6 +449,8 @@ impl Claims {
             own,
             is_kept,
             seen: Telemetry::default(),
+            is_signalled: false,
+            is_outdated: false,
             counted: first,
             helpers: helpers::Helpers::default(),
             unsure_until: Nanos::default(),

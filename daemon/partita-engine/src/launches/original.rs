@@ -84,6 +84,7 @@ impl Launches {
         let access = workspace.map(|block| self.blocks.range(block));
         let grid = partita_device::GridSpec {
             cooperative: spec.cooperative && spec.kernel.is_machine_code,
+            cluster: spec.cluster,
             module: spec.module,
             kernel: original.entry,
             grid: spec.grid,

@@ -97,6 +97,7 @@ impl Launches {
         let access = workspace.map(|block| self.blocks.range(block));
         let grid = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: spec.module,
             kernel: sliced.entry.clone(),
             grid: Dim3::new(u32::try_from(ctas).expect("bounded above"), 1, 1),

@@ -42,6 +42,8 @@ pub(crate) struct Spec {
     pub(crate) params: Params,
     /// All CTAs must be resident at once.
     pub(crate) cooperative: bool,
+    /// CTAs of a cluster along each axis.
+    pub(crate) cluster: Dim3,
     /// Whether the launch may wait for what its program writes into host memory without a call.
     pub(crate) awaits_host: bool,
     /// Where the kernel's profile is found.
@@ -336,6 +338,10 @@ pub(super) struct Claims {
     /// The device keeps the main grid to these.
     pub(super) is_kept: bool,
     pub(super) seen: Telemetry,
+    /// Whether the gates have changed since then.
+    pub(super) is_signalled: bool,
+    /// Whether the device has been asked for what came of that, and has not told yet.
+    pub(super) is_outdated: bool,
     /// CTAs that the application's account already has.
     pub(super) counted: u64,
     /// Helper grids, or waves, in flight.
@@ -408,7 +414,7 @@ impl Launch {
     pub(super) fn may_be_on(&self, sm: partita_model::SmId) -> bool {
         match &self.run {
             Run::Worker(Worker { claims, .. }) | Run::Ticket(ticket::Ticket { claims, .. }) => {
-                claims.seen.live_at(sm) > 0
+                claims.is_outdated || claims.seen.live_at(sm) > 0
             }
             Run::MachineCode(sms) => sms.contains(sm),
             Run::Original(original) => original.keeps_to.is_some_and(|sms| sms.contains(sm)),

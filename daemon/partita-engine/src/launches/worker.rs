@@ -203,6 +203,7 @@ impl Launches {
         let counts = count_block.map(crate::observer::count_range);
         GridSpec {
             cooperative: false,
+            cluster: partita_model::Dim3::linear(1),
             module: spec.module,
             kernel,
             grid: partita_model::Dim3::linear(ctas),
@@ -264,8 +265,14 @@ impl Launches {
     ) -> Result<Option<Observed>, Bug> {
         let launch = self.records.get_mut(&id).ok_or(Bug::NoLaunch(id))?;
         let Some(claims) = launch.claims() else { return Ok(None) };
-        let seen = match self.blocks.read(turn.device, claims.block) {
-            Ok(seen) => seen,
+        let seen = match self.blocks.read_lately(turn.device, claims.block) {
+            Ok(Some(seen)) => seen,
+            Ok(None) => {
+                let claims = launch.claims_mut().ok_or(Bug::WrongForm(id))?;
+                claims.is_outdated = claims.is_signalled;
+                self.look_by(turn.now() + turn.config().unsettled_tick);
+                return Ok(None);
+            }
             Err(error) => {
                 let text = format!("{id} cannot be observed: {error}");
                 turn.log_error(Some(launch.place.session), text);
@@ -293,6 +300,7 @@ impl Launches {
         let before = claims.counted;
         claims.counted = before.max(seen.completed);
         claims.seen = seen;
+        (claims.is_signalled, claims.is_outdated) = (false, false);
         let after = claims.counted;
         let application = launch.place.application;
         if !has_tasks {

@@ -15,7 +15,10 @@ impl Machines {
         }
         if self.handover.is_pending() {
             for loser in self.handover.losers() {
-                self.observe_application(turn, loser);
+                let launches = self.launches.claiming_of(loser);
+                for launch in launches.into_iter().filter(|launch| !front.contains(launch)) {
+                    self.observe(turn, launch);
+                }
             }
             self.hand_over(turn);
         }

@@ -123,8 +123,9 @@ impl Selector for Fickle {
     }
 }
 
-/// `is_shared`: some share SMs now and then.
-fn run(seed: u64, is_shared: bool) {
+/// `is_shared`: some share SMs now and then. `look_time`: how long a look at the device's memory
+/// takes, in nanoseconds.
+fn run(seed: u64, is_shared: bool, look_time: Option<u64>) {
     let mut random = Random(seed);
     let sm_count = u16::try_from(4 + random.below(12)).unwrap();
     // Where some wait for their turn, time goes on while the device has nothing to do.
@@ -132,6 +133,7 @@ fn run(seed: u64, is_shared: bool) {
     let window = Some(Bytes(1 << 26));
     let config = EngineConfig { window, rests, ..EngineConfig::default() };
     let mut world = World::with_config(sm_count, config);
+    world.device.look_time = look_time;
     if is_shared {
         world.device.is_shared = true;
         world.select_by(Fickle(Random(seed), Nanos(0)));
@@ -182,13 +184,20 @@ fn run(seed: u64, is_shared: bool) {
 #[test]
 fn forty_seeds() {
     for seed in 0..40 {
-        run(seed, false);
+        run(seed, false, None);
     }
 }
 
 #[test]
 fn forty_seeds_with_shared_sms() {
     for seed in 0..40 {
-        run(seed, true);
+        run(seed, true, None);
+    }
+}
+
+#[test]
+fn forty_seeds_with_looks_that_take_time() {
+    for seed in 0..40 {
+        run(seed, seed % 2 == 1, Some(500 + 700 * seed));
     }
 }

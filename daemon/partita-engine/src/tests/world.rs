@@ -265,6 +265,7 @@ impl World {
             block: Dim3::linear(256),
             dynamic_shared: 0,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: vec![0; 12],
         }
     }

@@ -14,6 +14,7 @@ use partita_engine::{
 use partita_model::{CudaResult, Limits, Originals, ParamLayout, Sharing};
 use partita_ptx::analysis::spin::Spins;
 use partita_ptx::count::{Beside, beside};
+use partita_ptx::output::output_of;
 use partita_ptx::{
     Blocks, Calls, Ends, Errors, Kernel, KernelReport, Module, Outcome, Printed, Reach, Refusal,
     Rewrite, Rewritten, WorkerOptions, cancel_with, choose, originals, slice,
@@ -88,6 +89,10 @@ pub(super) fn rewrite(
     let verified = parsed.and_then(|module| partita_ptx::verify(&module).map(|()| module));
     bounds.check()?;
     let original = verified.map_err(invalid_ptx)?;
+    let original = match target.guards.prints {
+        true => output_of(original).module,
+        false => original,
+    };
     let kernels = original.kernels();
     let facts = facts(&original, &kernels, target, bounds)?;
 

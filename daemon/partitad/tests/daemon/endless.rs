@@ -59,6 +59,7 @@ fn endless(daemon: &Daemon, kernel: u32) -> Session {
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: &params[..],
         })
         .unwrap();

@@ -238,6 +238,7 @@ impl Client {
                 dynamic_shared: 0,
                 stream: StreamHandle::LEGACY,
                 cooperative: false,
+                cluster: Dim3::linear(1),
                 params,
             })
             .unwrap();
@@ -635,6 +636,7 @@ fn a_gpu_is_served_and_comes_back_after_a_fault() {
         dynamic_shared: 0,
         stream: StreamHandle::LEGACY,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params: &[][..],
     };
     session.launch(call).unwrap();

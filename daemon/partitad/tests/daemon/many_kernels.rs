@@ -53,6 +53,7 @@ fn check(client: &Client, module: &partita_client::LoadedModule, name: &str, exp
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: &data.0.to_le_bytes(),
         })
         .unwrap();

@@ -200,6 +200,7 @@ impl<'a> Rig<'a> {
     pub fn launch(&mut self, stream: u64, grid: &Grid<'_>) -> Result<OperationId, RigError> {
         let launch = GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: grid.module,
             kernel: Arc::from(grid.kernel),
             grid: Dim3 { x: grid.ctas, y: 1, z: 1 },

@@ -203,6 +203,7 @@ impl Stage {
             block: Dim3::linear(THREADS),
             dynamic_shared: shared(self.device.spec()),
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: u32::try_from(round.cta_time.0)
                 .map_err(|error| error.to_string())?
                 .to_le_bytes()

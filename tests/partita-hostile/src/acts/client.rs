@@ -62,6 +62,7 @@ impl Client {
             dynamic_shared: 0,
             stream: shape.stream,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: &params,
         })?)
     }

@@ -237,6 +237,7 @@ impl<'a> Program<'a> {
             dynamic_shared: 0,
             stream: STREAM,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: &params,
         })
     }

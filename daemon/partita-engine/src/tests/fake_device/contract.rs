@@ -30,7 +30,7 @@ impl Device for FakeDevice {
     }
 
     fn guards(&self) -> partita_device::Guards {
-        partita_device::Guards { cell_bits: Some(24), ends: true }
+        partita_device::Guards { cell_bits: Some(24), ends: true, prints: false }
     }
 
     fn facts(&self) -> &DeviceFacts {
@@ -195,8 +195,31 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn peek_lately(
+        &mut self,
+        address: DeviceAddress,
+        into: &mut [u8],
+    ) -> Result<bool, DeviceError> {
+        let Some(time) = self.look_time else { return self.peek(address, into).map(|()| true) };
+        match self.looks.get(&address.0) {
+            Some((over, _)) if *over > self.now => return Ok(false),
+            Some((_, seen)) => {
+                into.copy_from_slice(seen);
+                self.looks.remove(&address.0);
+                return Ok(true);
+            }
+            None => {}
+        }
+        self.peek(address, into)?;
+        self.looks.insert(address.0, (self.now + time, into.to_vec()));
+        Ok(false)
+    }
+
     fn poke(&mut self, address: DeviceAddress, bytes: &[u8]) -> Result<(), DeviceError> {
         self.messages.pokes += 1;
+        // The longest look is at a control block.
+        let near = address.0.saturating_sub(8192)..address.0 + u64::try_from(bytes.len()).unwrap();
+        self.looks.retain(|at, _| !near.contains(at));
         let error = DeviceError::BadRange { address, bytes: u64::try_from(bytes.len()).unwrap() };
         self.span(address.0, bytes.len()).ok_or(error)?.copy_from_slice(bytes);
         if u64::try_from(bytes.len()).unwrap() > TOTAL {

@@ -155,6 +155,10 @@ pub(crate) struct FakeDevice {
     pub(crate) gated: SmSet,
     /// Whether it can end grids; kernels look at the abort flag where not.
     pub(crate) can_cancel: bool,
+    /// How long a look at memory takes, in nanoseconds, where looks take time.
+    pub(crate) look_time: Option<u64>,
+    /// Looks by address: when they are over, and what was there when they began.
+    looks: BTreeMap<u64, (u64, Vec<u8>)>,
     /// The LLC's hit rate that it tells of every window, and those that have ended.
     pub(crate) hit_rate: Option<f64>,
     pub(crate) traffic: (Option<u64>, Vec<u64>),
@@ -219,6 +223,8 @@ impl FakeDevice {
             counted: None,
             gated: SmSet::EMPTY,
             can_cancel: true,
+            look_time: None,
+            looks: BTreeMap::new(),
             loading_waits: false,
             phase: Phase::Open,
             hit_rate: None,

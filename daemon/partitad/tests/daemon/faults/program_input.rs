@@ -35,6 +35,7 @@ fn launch(client: &Client, grid: Dim3) -> Result<(), partita_client::CallError> 
         dynamic_shared: 0,
         stream: StreamHandle::LEGACY,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params: &params,
     })
 }

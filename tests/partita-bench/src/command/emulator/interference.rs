@@ -142,6 +142,7 @@ fn launch(job: &Job, base: DeviceAddress, memory: AddressRange) -> GridSpec {
     params.extend(last.into_iter().flat_map(u32::to_le_bytes));
     GridSpec {
         cooperative: false,
+        cluster: Dim3::linear(1),
         module: MODULE,
         kernel: kernel.into(),
         grid: Dim3::linear(job.ctas),

@@ -278,6 +278,7 @@ impl Lane {
         }
         let work = Work::Launch(GridSpec {
             cooperative: false,
+            cluster: Dim3::linear(1),
             module: launch.module,
             kernel: launch.kernel.as_str().into(),
             grid: launch.grid,

@@ -295,6 +295,7 @@ fn launch_of(kernel: u32, params: Vec<u8>) -> Launch {
         block: Dim3::linear(1),
         dynamic_shared: 0,
         cooperative: false,
+        cluster: Dim3::linear(1),
         params,
     }
 }

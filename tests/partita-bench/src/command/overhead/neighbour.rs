@@ -123,6 +123,7 @@ pub fn run(folder: &Path) -> Result<Vec<u8>, Failure> {
             block: Dim3::linear(THREADS),
             dynamic_shared: 0,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: params.as_slice(),
         })
     };

@@ -254,6 +254,7 @@ impl Client {
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
             cooperative: false,
+            cluster: Dim3::linear(1),
             params: &PARAMS[..],
         })
     }

@@ -9,72 +9,59 @@
 //! # Why it cannot hang
 //!
 //! An operation that waits on the device for another stream's work (an event, a value) may take a
-//! lane only while [`RESERVED`] lanes are free. Otherwise it waits here and holds no lane. Some
+//! lane only while `RESERVED` lanes are free. Otherwise it waits here and holds no lane. Some
 //! lanes therefore always carry work that ends by itself.
+//!
+//! Streams of green contexts come later than these, and share their connections with others, maybe
+//! with signals. On such a lane an operation is submitted when it can begin at once, so that it
+//! never holds up what is behind it in its connection.
 
-use crate::clock::Clock;
+mod ends;
+mod lanes;
+mod parts;
+
+pub(crate) use parts::Portion;
+
 use crate::code::Loaded;
 use crate::device::Placed;
-use crate::driver::{Context, Event, Failure, Green, Pinned, Place, Registered, Stream};
+use crate::driver::{Context, Event, Failure, Pinned, Place, Registered, Stream};
 use crate::locked::Locked;
 use crate::news::{News, Waiter};
 use crate::signals::Signals;
 use crate::submission::{not_begun, submit};
 use crate::tasks::{self, Task};
 use crate::zeros::Mark;
+use lanes::{GreenLanes, LANES, Lane, RESERVED};
 use partita_device::{DeviceError, Outcome, Work};
 use partita_model::{AwaitedWord, ModuleId, Nanos, OperationId, SmSet, StreamId};
+use parts::{LARGE, NoStaging, PARTS, SMALL};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::sync::Arc;
 
-/// The driver's streams that carry work. Signals, upkeep and loading have three more, 32 in total.
-pub(crate) const LANES: usize = 29;
-/// Lanes that streams with waits for other streams may not take.
-const RESERVED: usize = 8;
 /// Operations that a stream may submit while others wait for a lane.
 const TURN: u32 = 64;
-/// The most operations of one stream on the device.
-const DEPTH: usize = 512;
-
-/// The most rounds of searching for ended operations. Only work that ends faster than the search
-/// needs more.
-const MOST_ROUNDS: u32 = 64;
+/// The most calls of the driver for one stream that have not ended on the device. A stream of the
+/// driver takes about 1,024; one call more waits, and the thread that owns the device with it.
+const DEPTH: usize = 896;
 
 /// The most awaited values that one round reads.
 const LOOKS: usize = 4;
-
-/// Bytes of a small staging buffer, and the number of these buffers.
-const SMALL: (usize, usize) = (64 << 10, 64);
-/// Bytes of a large staging buffer, and the number of these buffers. Larger copies go through in
-/// pieces.
-const LARGE: (usize, usize) = (4 << 20, 8);
-
-struct Lane {
-    stream: Stream,
-    waiter: Waiter,
-    /// The SMs of the lane's green context; empty for the primary context.
-    on: SmSet,
-}
-
-/// A green context, and its free lanes.
-struct GreenLanes {
-    green: Green,
-    lanes: Vec<usize>,
-    free: Vec<usize>,
-    /// The turn in which the context was last used.
-    used: u64,
-}
 
 /// An operation that awaits submission to the device.
 struct Queued {
     operation: OperationId,
     task: Task,
+    /// Pieces of a copy that are on the device already.
+    begun: u64,
 }
 
 /// An operation on the device.
 struct Flight {
     operation: OperationId,
+    /// Whether more pieces of the same copy follow.
+    is_part: bool,
+    /// Calls of the driver.
+    calls: usize,
     event: Arc<Event>,
     /// The outcome, unless the device reports another.
     outcome: Outcome,
@@ -97,6 +84,18 @@ struct Logical {
 }
 
 impl Logical {
+    /// Whether a stream of the driver has room for more calls.
+    fn has_room(&self, calls: usize) -> bool {
+        let begun: usize = self.flight.iter().map(|flight| flight.calls).sum();
+        begun == 0 || begun + calls <= DEPTH
+    }
+
+    /// Whether so many parts of the first operation are on the device that more would take the
+    /// staging memory of other copies.
+    fn has_enough_parts(&self) -> bool {
+        self.flight.iter().filter(|flight| flight.is_part).count() >= PARTS
+    }
+
     /// Whether the stream's first operation waits for a value.
     fn waits_for_value(&self) -> bool {
         let head = self.queue.front().map(|head| &head.task);
@@ -131,6 +130,8 @@ pub(crate) struct Ended {
     pub(crate) operation: OperationId,
     pub(crate) time: Nanos,
     pub(crate) outcome: Outcome,
+    /// The kernel of a grid that was on the device.
+    pub(crate) kernel: Option<(ModuleId, Arc<str>)>,
 }
 
 pub(crate) struct Streams {
@@ -153,6 +154,8 @@ pub(crate) struct Streams {
     events: Vec<Arc<Event>>,
     small: Vec<Arc<Pinned>>,
     large: Vec<Arc<Pinned>>,
+    /// Whether an operation waits for an event on a lane that shares its connection.
+    awaits_event: bool,
     /// Streams that may read their awaited value in this round, and the last one that did.
     lookers: BTreeSet<StreamId>,
     last_looker: Option<StreamId>,
@@ -192,62 +195,10 @@ impl Streams {
             events: Vec::new(),
             small: pieces(SMALL)?,
             large: pieces(LARGE)?,
+            awaits_event: false,
             lookers: BTreeSet::new(),
             last_looker: None,
         })
-    }
-
-    /// Whether a green context with these SMs exists.
-    pub(crate) fn has_context(&self, sms: &SmSet) -> bool {
-        self.contexts.contains_key(sms)
-    }
-
-    /// The number of green contexts.
-    pub(crate) fn contexts(&self) -> usize {
-        self.contexts.len()
-    }
-
-    /// Takes a green context's streams as lanes.
-    pub(crate) fn add_context(
-        &mut self,
-        sms: SmSet,
-        mut green: Green,
-        news: &Arc<News>,
-    ) -> io::Result<()> {
-        let mut lanes = Vec::new();
-        for stream in std::mem::take(&mut green.streams) {
-            let waiter = Waiter::start(&self.context, news)?;
-            self.lanes.insert(self.next_lane, Lane { stream, waiter, on: sms });
-            lanes.push(self.next_lane);
-            self.next_lane += 1;
-        }
-        self.turns += 1;
-        self.contexts
-            .insert(sms, GreenLanes { green, free: lanes.clone(), lanes, used: self.turns });
-        Ok(())
-    }
-
-    /// Removes the least recently used green context, among those without operations or waiting
-    /// streams.
-    pub(crate) fn take_idle_context(&mut self) -> Option<Green> {
-        let wanted: BTreeSet<SmSet> = self
-            .streams
-            .values()
-            .flat_map(|stream| &stream.queue)
-            .filter_map(|queued| match &queued.task {
-                Task::Work(Work::LaunchOn { sms, .. }) => Some(*sms),
-                _ => None,
-            })
-            .collect();
-        let idle = self
-            .contexts
-            .iter()
-            .filter(|(sms, lanes)| lanes.free.len() == lanes.lanes.len() && !wanted.contains(sms));
-        let sms = *idle.min_by_key(|(_, lanes)| lanes.used)?.0;
-        let GreenLanes { mut green, lanes, .. } = self.contexts.remove(&sms)?;
-        let lanes = lanes.into_iter().filter_map(|lane| self.lanes.remove(&lane));
-        green.streams.extend(lanes.map(|lane| lane.stream));
-        Some(green)
     }
 
     pub(crate) fn create(&mut self, id: StreamId) -> Result<(), DeviceError> {
@@ -296,7 +247,7 @@ impl Streams {
         if self.on_device.contains_key(&operation) || !self.queued.insert(operation) {
             return Err(DeviceError::BadId(operation.to_string()));
         }
-        stream.queue.push_back(Queued { operation, task });
+        stream.queue.push_back(Queued { operation, task, begun: 0 });
         self.active.insert(id);
         Ok(())
     }
@@ -318,6 +269,7 @@ impl Streams {
         ended: &mut Vec<Ended>,
     ) -> Result<(), Failure> {
         self.choose_lookers();
+        self.awaits_event = false;
         let waiting: Vec<StreamId> = self.starving.drain(..).collect();
         let others: Vec<StreamId> =
             self.active.iter().filter(|id| !waiting.contains(id)).copied().collect();
@@ -350,7 +302,7 @@ impl Streams {
                 break;
             }
             let spent = stream.submitted >= TURN && !self.starving.is_empty();
-            if stream.flight.len() >= DEPTH || (spent && !stream.flight.is_empty()) {
+            if spent && !stream.flight.is_empty() {
                 break;
             }
             match self.step(id, rest, ended)? {
@@ -361,46 +313,6 @@ impl Streams {
         self.release_lane(id);
         self.drop_if_done(id);
         Ok(())
-    }
-
-    /// Releases the lane of a stream that has nothing on the device.
-    fn release_lane(&mut self, id: StreamId) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.flight.is_empty()
-            && let Some(lane) = stream.lane.take()
-        {
-            stream.submitted = 0;
-            match self.lanes.get(&lane).and_then(|lane| self.contexts.get_mut(&lane.on)) {
-                Some(context) => context.free.push(lane),
-                None => self.free.push(lane),
-            }
-        }
-    }
-
-    /// Whether the stream's lane, if any, suits its next operation. A grid that is kept to SMs
-    /// needs their context; other grids and waits for other streams need the primary context. Other
-    /// operations run in either. A stream changes lanes only when all its operations on the device
-    /// have ended. So nothing in a green context ever waits for another stream.
-    fn moves(&mut self, id: StreamId) -> Step {
-        let Some(stream) = self.streams.get(&id) else { return Step::Held };
-        let Some(lane) = stream.lane.and_then(|lane| self.lanes.get(&lane)) else {
-            return Step::Gone;
-        };
-        let stays = match stream.queue.front().map(|head| &head.task) {
-            Some(Task::Work(Work::LaunchOn { sms, .. })) => lane.on == *sms,
-            Some(Task::Work(Work::Launch(_) | Work::Wait { .. } | Work::WaitValue { .. })) => {
-                lane.on.is_empty()
-            }
-            _ => true,
-        };
-        if stays {
-            return Step::Gone;
-        }
-        if !stream.flight.is_empty() {
-            return Step::Held;
-        }
-        self.release_lane(id);
-        Step::Gone
     }
 
     /// Submits, ends or holds the first operation of a stream.
@@ -459,13 +371,21 @@ impl Streams {
             } else {
                 Outcome::Complete
             };
-            ended.push(Ended { operation: head.operation, time: rest.now, outcome });
+            let (operation, time) = (head.operation, rest.now);
+            ended.push(Ended { operation, time, outcome, kernel: None });
             return Ok(Step::Gone);
         }
         if rest.drains && !goes_on {
             return Ok(Step::Held);
         }
         let Some(lane) = self.lane_of(id) else { return Ok(Step::Held) };
+        if self.waits_for_connection(id, lane, rest)? {
+            return Ok(Step::Held);
+        }
+        let direct = self.direct_for(id, nothing, rest.locked);
+        let Some(part) = self.next_part(id, nothing, direct.is_some()) else {
+            return Ok(Step::Held);
+        };
         // A failure before the driver has taken the operation changes nothing, so the next poll can
         // try again.
         self.see(id, lane, rest)?;
@@ -473,7 +393,6 @@ impl Streams {
             Some(event) => event,
             None => Arc::new(Event::new(&self.context)?),
         };
-        let direct = self.direct_for(id, nothing, rest.locked);
         let staging = match self.staging_for(id, nothing || direct.is_some()) {
             Ok(staging) => staging,
             Err(NoStaging) => {
@@ -481,7 +400,8 @@ impl Streams {
                 return Ok(Step::Held);
             }
         };
-        let Some(Queued { operation, task }) = self.take_head(id) else { return Ok(Step::Held) };
+        let head = if part.is_last { self.take_head(id) } else { self.advance_head(id, &part) };
+        let Some(Queued { operation, task, .. }) = head else { return Ok(Step::Held) };
         let mut outcome =
             if self.cancelled.remove(&operation) { Outcome::Cancelled } else { Outcome::Complete };
         let kernel = match &task {
@@ -494,7 +414,8 @@ impl Streams {
             return Ok(Step::Held);
         };
         if !nothing {
-            match submit(target, task, staging.as_ref(), direct.as_ref(), &self.on_device, rest) {
+            let memory = (staging.as_ref(), direct.as_ref());
+            match submit(target, task, &part, memory, &self.on_device, rest) {
                 Ok(()) => {}
                 Err(failure) if failure.is_sticky() => return Err(failure),
                 Err(failure) => {
@@ -510,6 +431,8 @@ impl Streams {
             stream.submitted = stream.submitted.saturating_add(1);
             stream.flight.push_back(Flight {
                 operation,
+                is_part: !part.is_last,
+                calls: part.calls,
                 event,
                 outcome,
                 kernel,
@@ -526,137 +449,14 @@ impl Streams {
         Some(head)
     }
 
-    /// The stream's lane. A stream without a lane joins the queue for one.
-    fn lane_of(&mut self, id: StreamId) -> Option<usize> {
-        let stream = self.streams.get_mut(&id)?;
-        if stream.lane.is_none() {
-            stream.lane = match stream.queue.front().map(|head| &head.task) {
-                Some(Task::Work(Work::LaunchOn { sms, .. })) => {
-                    self.contexts.get_mut(sms).and_then(|context| {
-                        self.turns += 1;
-                        context.used = self.turns;
-                        context.free.pop()
-                    })
-                }
-                _ => self.free.pop(),
-            };
-            stream.submitted = 0;
-            // The lane's last owner may have been another stream, so this stream's earlier waits do
-            // not count.
-            stream.seen = [0; 2];
-        }
-        if stream.lane.is_none() && !self.starving.contains(&id) {
-            self.starving.push_back(id);
-        }
-        stream.lane
-    }
-
-    /// Makes the lane wait for earlier pokes and zeroing.
-    fn see(&mut self, id: StreamId, lane: usize, rest: &mut Rest<'_>) -> Result<(), Failure> {
-        let Some(stream) = self.streams.get_mut(&id) else { return Ok(()) };
-        let zeroed = stream.queue.front().and_then(|head| (rest.zeroed)(&head.task));
-        let barriers = [rest.signals.barrier()?, zeroed];
-        for (seen, barrier) in stream.seen.iter_mut().zip(barriers) {
-            if let Some((number, event)) = barrier
-                && number > *seen
-            {
-                self.lanes.get(&lane).map_or(Ok(()), |lane| lane.stream.wait_event(&event))?;
-                *seen = number;
-            }
-        }
-        Ok(())
-    }
-
-    /// The page-locked memory of the stream's next copy, if the copy has any.
-    fn direct_for(
-        &self,
-        id: StreamId,
-        nothing: bool,
-        locked: &mut Locked,
-    ) -> Option<(Arc<Registered>, u64)> {
-        let head = self.streams.get(&id)?.queue.front().filter(|_| !nothing)?;
-        locked.find(head.task.direct()?)
-    }
-
-    fn staging_for(
-        &mut self,
-        id: StreamId,
-        nothing: bool,
-    ) -> Result<Option<Arc<Pinned>>, NoStaging> {
-        let head = self.streams.get(&id).and_then(|stream| stream.queue.front());
-        let staged = head.filter(|_| !nothing).and_then(|head| head.task.staged());
-        let Some(bytes) = staged else { return Ok(None) };
-        let pool = if bytes <= SMALL.0 as u64 { &mut self.small } else { &mut self.large };
-        pool.pop().map(Some).ok_or(NoStaging)
-    }
-
-    /// Takes all operations that have ended. Repeats until a round finds none, so that whatever
-    /// ended before a taken operation is taken too. After a sticky error the state of operations on
-    /// the device is unknown.
-    pub(crate) fn take_ended(
-        &mut self,
-        clock: &Clock,
-        ended: &mut Vec<Ended>,
-    ) -> Result<(), Failure> {
-        for _ in 0..MOST_ROUNDS {
-            let before = ended.len();
-            self.look_around(clock, ended)?;
-            if ended.len() == before {
-                break;
-            }
-        }
-        Ok(())
-    }
-
-    fn look_around(&mut self, clock: &Clock, ended: &mut Vec<Ended>) -> Result<(), Failure> {
-        let ids: Vec<StreamId> = self
-            .streams
-            .iter()
-            .filter(|(_, stream)| !stream.flight.is_empty())
-            .map(|(id, _)| *id)
-            .collect();
-        for id in ids {
-            while let Some(flight) = self.streams.get(&id).and_then(|stream| stream.flight.front())
-            {
-                if !flight.event.is_reached()? {
-                    break;
-                }
-                let Some(flight) =
-                    self.streams.get_mut(&id).and_then(|stream| stream.flight.pop_front())
-                else {
-                    break;
-                };
-                let time = clock.time_of(&flight.event);
-                self.on_device.remove(&flight.operation);
-                if let Some(staging) = flight.staging {
-                    let small = staging.bytes() <= SMALL.0;
-                    if small { self.small.push(staging) } else { self.large.push(staging) }
-                }
-                // A waiting thread may still hold the event.
-                if Arc::strong_count(&flight.event) == 1 {
-                    self.events.push(flight.event);
-                }
-                ended.push(Ended { operation: flight.operation, time, outcome: flight.outcome });
-            }
-            self.release_lane(id);
-            self.drop_if_done(id);
-        }
-        Ok(())
-    }
-
-    /// Makes threads wait for the next event of each lane.
-    pub(crate) fn arm(&self) {
-        for stream in self.streams.values() {
-            let lane = stream.lane.and_then(|lane| self.lanes.get(&lane));
-            if let (Some(lane), Some(flight)) = (lane, stream.flight.front()) {
-                lane.waiter.arm(&flight.event);
-            }
-        }
-    }
-
-    /// Whether an operation waits for a value, whose change wakes no thread.
+    /// Whether an operation waits for a value or an event whose change wakes no thread.
     pub(crate) fn looks_for_values(&self) -> bool {
-        self.active.iter().filter_map(|id| self.streams.get(id)).any(Logical::waits_for_value)
+        self.awaits_event
+            || self
+                .active
+                .iter()
+                .filter_map(|id| self.streams.get(id))
+                .any(Logical::waits_for_value)
     }
 
     /// Whether an operation waits for a word in host memory.
@@ -677,11 +477,9 @@ impl Streams {
     }
 }
 
-struct NoStaging;
-
 fn has_reached(rest: &mut Rest<'_>, address: u64, awaited: AwaitedWord) -> Result<bool, Failure> {
     let Some(place) = (rest.place_of)(address) else { return Ok(true) };
     let mut word = [0; 8];
-    rest.signals.peek(place, address, &mut word[..usize::from(awaited.width)])?;
-    Ok(awaited.holds(u64::from_le_bytes(word)))
+    let is_seen = rest.signals.look(place, address, &mut word[..usize::from(awaited.width)])?;
+    Ok(is_seen && awaited.holds(u64::from_le_bytes(word)))
 }

@@ -1,0 +1,141 @@
+//! What kernels print ([`mod@partita_ptx::output`]): read when a launch that may print has ended,
+//! and told before its end.
+
+use super::{CudaDevice, refused};
+use crate::driver::Place;
+use crate::streams::Ended;
+use partita_device::{DeviceError, Event, VariableFacts};
+use partita_model::{ModuleId, OperationId, printf};
+use partita_ptx::output::{RING, Record, Records, STATE};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// What is told of records that found no room.
+const LOST: &str = "some of what kernels printed is lost: there is room for 1 MiB until a launch \
+                    of the module ends";
+
+/// A module whose kernels print.
+pub(crate) struct Printing {
+    /// The kernels.
+    kernels: BTreeSet<Arc<str>>,
+    /// Addresses of the state and of the ring.
+    state: u64,
+    ring: u64,
+    records: Records,
+}
+
+impl Printing {
+    /// `None` where no kernel prints.
+    pub(super) fn of(kernels: &BTreeSet<String>, variables: &[VariableFacts]) -> Option<Printing> {
+        let address = |name: &str| {
+            let found = variables.iter().find(|variable| variable.name == name);
+            found.map(|variable| variable.address.0)
+        };
+        let kernels: BTreeSet<Arc<str>> = kernels.iter().map(|name| name.as_str().into()).collect();
+        let (state, ring) = (address(STATE)?, address(RING)?);
+        let records = Records::default();
+        (!kernels.is_empty()).then_some(Printing { kernels, state, ring, records })
+    }
+}
+
+impl CudaDevice {
+    /// What the kernels of ended operations have printed.
+    pub(super) fn outputs(&mut self, ended: &[Ended]) -> Vec<Event> {
+        let mut events = Vec::new();
+        for Ended { operation, kernel, .. } in ended {
+            let Some((module, kernel)) = kernel else { continue };
+            let prints = |printing: &Printing| printing.kernels.contains(kernel);
+            if !self.printing.get(module).is_some_and(prints) {
+                continue;
+            }
+            if let Err(error) = self.read_output(*module, *operation, &mut events) {
+                tracing::warn!(%error, "what a kernel has printed cannot be read");
+            }
+        }
+        events
+    }
+
+    fn read_output(
+        &mut self,
+        module: ModuleId,
+        operation: OperationId,
+        events: &mut Vec<Event>,
+    ) -> Result<(), DeviceError> {
+        let is_idle = !self.streams.suspects().iter().any(|(_, other, _)| *other == module);
+        let Some(printing) = self.printing.get_mut(&module) else { return Ok(()) };
+        let mut word = [0; 4];
+        self.signals.peek(Place::Device, printing.state, &mut word).map_err(refused)?;
+        let next = u32::from_le_bytes(word);
+        let mut slots = Vec::new();
+        for part in printing.records.unread(next) {
+            let mut bytes = vec![0; part.len()];
+            let at = printing.ring + part.start as u64;
+            self.signals.peek(Place::Device, at, &mut bytes).map_err(refused)?;
+            slots.append(&mut bytes);
+        }
+        if slots.is_empty() {
+            return Ok(());
+        }
+        let taken = printing.records.take(next, &slots, is_idle);
+        let limit = printing.records.limit().to_le_bytes();
+        self.signals.poke(Place::Device, printing.state + 4, &limit).map_err(refused)?;
+        let text: Vec<u8> = taken.records.into_iter().flat_map(formatted).collect();
+        if !text.is_empty() {
+            events.push(Event::Output { operation, text });
+        }
+        if taken.is_some_lost {
+            events.push(Event::Notice { operation, text: LOST.to_owned() });
+        }
+        Ok(())
+    }
+}
+
+/// A record as text. Arguments that are missing end it.
+fn formatted(record: Record) -> Vec<u8> {
+    let mut texts = record.texts.split(|byte| *byte == 0);
+    let format = texts.next().unwrap_or_default();
+    let mut arguments = Arguments { words: &record.arguments, at: 0, texts };
+    printf::format(format, &mut arguments).map_or_else(|Missing| Vec::new(), |(text, _)| text)
+}
+
+/// A record's arguments. The texts that they point to follow one another.
+struct Arguments<'a, T> {
+    words: &'a [u8],
+    at: usize,
+    texts: T,
+}
+
+/// A record has fewer arguments than its format takes.
+struct Missing;
+
+impl<'a, T: Iterator<Item = &'a [u8]>> printf::Arguments for Arguments<'a, T> {
+    type Error = Missing;
+
+    fn word(&mut self, bytes: usize) -> Result<u64, Missing> {
+        let start = self.at.next_multiple_of(bytes);
+        let found = self.words.get(start..start + bytes).ok_or(Missing)?;
+        self.at = start + bytes;
+        let mut word = [0; 8];
+        word[..bytes].copy_from_slice(found);
+        Ok(u64::from_le_bytes(word))
+    }
+
+    fn text(&mut self, _address: u64) -> Result<Vec<u8>, Missing> {
+        self.texts.next().map(<[u8]>::to_vec).ok_or(Missing)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_becomes_text() {
+        let arguments = [7_u32.to_le_bytes(), [0; 4], [1; 4], [1; 4], 9_u32.to_le_bytes()].concat();
+        let texts = b"%d of %s, %d\n\0name\0rest".to_vec();
+        let record = Record { arguments, texts };
+        assert_eq!(formatted(record.clone()), b"7 of name, 9\n");
+        assert_eq!(formatted(Record { arguments: vec![7, 0, 0, 0], ..record }), b"");
+        assert_eq!(formatted(Record { arguments: Vec::new(), texts: Vec::new() }), b"");
+    }
+}
