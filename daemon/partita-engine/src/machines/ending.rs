@@ -55,8 +55,11 @@ impl Machines {
     ) {
         let result = match then {
             Then::Nothing => Ok(()),
-            Then::Reply { sequence } => {
+            Then::Reply { sequence, awaited } => {
                 self.sessions.reply_done(turn, Call { session, sequence }, ok);
+                if awaited {
+                    self.sessions.host_waited(turn, session);
+                }
                 Ok(())
             }
             Then::Record { event, sequence } => {

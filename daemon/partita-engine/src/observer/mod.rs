@@ -7,6 +7,7 @@
 //! | `composition` | what requests consist of, and what they would take on other SMs |
 //! | `cta_times` | how long CTAs take, and how many a worker claims at once |
 //! | `gaps` | how long an application without work keeps its SMs |
+//! | `queueing` | how long requests wait inside their program |
 //! | `need` | how many SMs an application can use |
 //! | `right_size` | the fewest SMs that meet a latency target |
 //! | `launch_times` | how long launches take, and which may run as they were written |
@@ -26,6 +27,7 @@ mod hit_rates;
 mod launch_times;
 mod need;
 mod profiling;
+mod queueing;
 mod right_size;
 mod slices;
 

@@ -5,24 +5,31 @@
 //! that run alone on the device or in slices count like all others.
 //!
 //! Requests may follow each other without a pause. The program's own *waits* tell them apart: a
-//! wait of the host for a stream, an event or the context, at whose end nothing of the application
-//! is left to run. How many waits a request has is learnt between pauses: the fewest of late
-//! ([`WaitsOfRequest`]). Where no pause was seen yet, every wait ends a request.
+//! wait of the host for a stream, an event, the context or a result that it reads back, at whose
+//! end nothing of the application is left to run. How many waits a request has is learnt between
+//! pauses: the fewest of late ([`WaitsOfRequest`]). Where no pause was seen yet, every wait ends a
+//! request.
 //! Work that outlasts the target without a pause and without a wait is a missed request, and what
 //! follows the next.
 //!
-//! The target is met while at most 1 of [`MISSES`] requests takes longer.
+//! The target is met while at most 1 of [`MISSES`] requests takes longer. The time for which
+//! requests wait in their program counts, by estimate ([`super::queueing`]): a program that took
+//! twice as long for each would serve each in time, and never keep up.
 //!
-//! - **Fewer SMs** follow after [`TRIES`] requests on the same number, if the longest of them would
-//!   still take at most [`SAFE`] of the target. The expectation is a prediction of the launches'
-//!   times, or their rounds of CTAs ([`super::composition`]). What is measured then corrects it,
-//!   and at most half of the SMs goes in one step. Predictions are only a prior: where requests
-//!   take longer than predicted by more than a tenth, or miss the target, rounds of CTAs count from
-//!   then on.
-//! - **More SMs** follow at once where the target is missed, by the same expectation. The number
+//! - **Fewer SMs** follow after [`TRIES`] requests on the same number, if the longest of them, and
+//!   a wait before it, would still take at most [`SAFE`] of the target; also if none would take
+//!   longer than now by more than [`SAME`]. The expectation is a prediction of the launches' times,
+//!   or their rounds of CTAs ([`super::composition`]). What is measured then corrects it, and at
+//!   most half of the SMs goes in one step. Predictions are only a prior: where requests take
+//!   longer than predicted by more than a tenth, or miss the target, rounds of CTAs count from then
+//!   on.
+//! - **More SMs** follow where the target is missed: at once by the time of requests, and after
+//!   [`TRIES`] requests by the estimate with waits. The same expectation tells how many. The number
 //!   that missed it is not tried again for [`FORGOTTEN`] requests.
 
+use super::as_float;
 use super::composition::{Composition, Part, Prior};
+use super::queueing::Queueing;
 use partita_model::{LatencyTarget, Nanos, TargetReport};
 
 /// One request of this many may miss the target: the 99th percentile meets it.
@@ -31,6 +38,8 @@ const MISSES: u32 = 100;
 const TRIES: u32 = 20;
 /// The part of the target, in per cent, that an expected time may take.
 const SAFE: u64 = 90;
+/// A time is the same as another up to this part of that, in per cent.
+const SAME: u64 = 102;
 /// The part of a predicted time, in per cent, up to which the prediction stands.
 const STANDS: u64 = 110;
 /// After this many requests, a number of SMs that missed the target is tried again.
@@ -42,6 +51,8 @@ const WINDOW: u32 = 500;
 #[derive(Clone, Debug)]
 struct Running {
     began: Nanos,
+    /// The time since the request before it.
+    idle: Option<Nanos>,
     /// The most SMs that it had.
     sms: u16,
     made: Composition,
@@ -64,9 +75,10 @@ struct WaitsOfRequest {
 }
 
 impl WaitsOfRequest {
-    /// A pause has begun.
-    fn paused(&mut self) {
+    /// A pause has begun. Whether requests have fewer waits than was known.
+    fn paused(&mut self) -> bool {
         let since = std::mem::take(&mut self.since);
+        let is_fewer = self.is_known() && since > 0 && since < self.fewest();
         // Work without a wait says nothing.
         if since > 0 {
             self.present = Some(self.present.map_or(since, |present| present.min(since)));
@@ -75,6 +87,11 @@ impl WaitsOfRequest {
         if self.pauses >= TRIES {
             (self.before, self.present, self.pauses) = (self.present, None, 0);
         }
+        is_fewer
+    }
+
+    fn is_known(self) -> bool {
+        self.present.or(self.before).is_some()
     }
 
     fn fewest(self) -> u32 {
@@ -93,6 +110,30 @@ struct Window {
     longest: Nanos,
     /// The launches of the longest one.
     made: Composition,
+    /// The longest of those that met the target.
+    longest_met: Nanos,
+    /// How requests follow each other.
+    queueing: Queueing,
+}
+
+impl Window {
+    /// The time within which 99 of 100 requests would be answered, the wait in their program
+    /// included, where the longest would take `longest`. `None` where the program would not keep
+    /// up.
+    fn answered_in(&self, longest: Nanos) -> Option<Nanos> {
+        let ratio = as_float(longest.0) / as_float(self.longest.0.max(1));
+        Some(longest + self.queueing.wait(ratio)?)
+    }
+
+    /// The same on the SMs that it has. Requests that missed the target are counted elsewhere.
+    fn answered_now(&self) -> Option<Nanos> {
+        Some(self.longest_met + self.queueing.wait(1.0)?)
+    }
+
+    /// Whether 99 of 100 requests would be answered within `limit`.
+    fn answers_within(&self, longest: Nanos, limit: Nanos) -> bool {
+        self.answered_in(longest).is_some_and(|time| time <= limit)
+    }
 }
 
 /// What requests of one application took, and the SMs that follow.
@@ -102,6 +143,8 @@ pub(super) struct RightSize {
     /// SMs that the application has.
     held: u16,
     running: Option<Running>,
+    /// When the last request ended.
+    ended: Option<Nanos>,
     window: Window,
     waits: WaitsOfRequest,
     /// The longest time that was predicted for a number of SMs, while that is not measured.
@@ -110,6 +153,8 @@ pub(super) struct RightSize {
     distrusts: bool,
     /// The SMs that meet the target; `None` while that is not known.
     fewest: Option<u16>,
+    /// The time within which requests were answered on all SMs, by estimate.
+    on_all: Nanos,
     /// The largest number that missed it, and the requests since.
     too_few: (u16, u32),
     seen: u64,
@@ -141,7 +186,9 @@ impl RightSize {
             self.cut(now, prior);
         }
         let made = Composition::default();
-        let fresh = || Running { began: now, sms: self.held, made, waits: 0, is_fresh: true };
+        let idle = self.ended.map(|ended| now.saturating_sub(ended));
+        let sms = self.held;
+        let fresh = || Running { began: now, idle, sms, made, waits: 0, is_fresh: true };
         let running = self.running.get_or_insert_with(fresh);
         running.is_fresh = true;
         if let Part::Own(size) = part {
@@ -174,13 +221,17 @@ impl RightSize {
     /// The application paused from `at` on.
     pub(super) fn paused(&mut self, at: Nanos, prior: Prior<'_>) {
         self.cut(at, prior);
-        self.waits.paused();
+        if self.waits.paused() {
+            // Several requests were taken for one.
+            self.window = Window::default();
+        }
     }
 
     /// The request that runs, if any, ended at `at`.
     fn cut(&mut self, at: Nanos, prior: Prior<'_>) {
         if let (Some(target), Some(running)) = (self.target, self.running.take()) {
             let took = at.saturating_sub(running.began);
+            self.ended = Some(at);
             self.record(target.nanos(), took, running, prior);
         }
     }
@@ -211,17 +262,27 @@ impl RightSize {
         let window = &mut self.window;
         if window.seen >= 2 * WINDOW {
             (window.seen, window.missed) = (window.seen / 2, window.missed / 2);
-            (window.fresh, window.longest) = (0, Nanos(0));
+            (window.fresh, window.longest, window.longest_met) = (0, Nanos(0), Nanos(0));
+            window.queueing.fade();
         }
         window.seen += 1;
         window.missed += u32::from(is_missed);
         window.fresh += 1;
+        window.queueing.saw(request.idle, took);
+        if !is_missed {
+            window.longest_met = window.longest_met.max(took);
+        }
         if took >= window.longest {
             (window.longest, window.made) = (took, request.made);
         }
-        if window.missed * MISSES > window.seen {
+        let is_known = window.fresh >= TRIES;
+        // All SMs may not be enough either.
+        let limit = target.max(Nanos(self.on_all.0.saturating_mul(STANDS) / 100));
+        let has_fewer = is_known && self.fewest.is_some();
+        let is_slow = has_fewer && window.answered_now().is_none_or(|time| time > limit);
+        if window.missed * MISSES > window.seen || is_slow {
             self.grow(target);
-        } else if window.fresh >= TRIES {
+        } else if is_known {
             self.check_prediction();
             self.shrink(target, prior);
         }
@@ -237,11 +298,15 @@ impl RightSize {
 
     /// The target is missed on the window's SMs.
     fn grow(&mut self, target: Nanos) {
-        let Window { sms, longest, made, .. } = &self.window;
+        let window = &self.window;
+        let Window { sms, longest, made, .. } = window;
         // Where others' minima leave it less than it may have, the number says nothing.
         let Some(fewest) = self.fewest.filter(|fewest| sms >= fewest) else { return };
         // A prediction has led here, or would not lead further: more SMs are to help at once.
-        let safe = |on: &u16| made.expected(*longest, (*sms, *on), None) <= part(target);
+        let safe = |on: &u16| {
+            let expected = made.expected(*longest, (*sms, *on), None);
+            window.answers_within(expected, part(target))
+        };
         let most = u16::try_from(made.largest()).unwrap_or(u16::MAX);
         self.too_few = (self.too_few.0.max(fewest), 0);
         // Beyond an SM for each CTA nothing grows faster: all that it can use.
@@ -253,11 +318,20 @@ impl RightSize {
     /// The target is met on the window's SMs.
     fn shrink(&mut self, target: Nanos, prior: Prior<'_>) {
         let prior = Some(prior).filter(|_| !self.distrusts);
-        let Window { sms, longest, made, .. } = &self.window;
+        let window = &self.window;
+        let Window { sms, longest, made, .. } = window;
         let expected = |on: u16| made.expected(*longest, (*sms, on), prior);
+        let Some(now) = window.answered_now() else { return };
+        let is_same = |time: Nanos| time.0 <= longest.0.saturating_mul(SAME) / 100;
+        let is_met = |time: Nanos| {
+            time <= part(target) && is_same(time) || window.answers_within(time, part(target))
+        };
         let least = (self.too_few.0 + 1).max(sms / 2).max(1);
-        let found = (least..*sms).find(|on| expected(*on) <= part(target));
+        let found = (least..*sms).find(|on| is_met(expected(*on)));
         if let Some(found) = found.filter(|found| self.fewest.is_none_or(|now| *found < now)) {
+            if self.fewest.is_none() {
+                self.on_all = now;
+            }
             self.predicted = Some((found, expected(found))).filter(|_| prior.is_some());
             self.fewest = Some(found);
         }
@@ -459,6 +533,65 @@ mod tests {
             size.launched(Nanos(10_000_000 + step * 30_000), own(4), UNKNOWN);
         }
         assert!(size.report().unwrap().missed > 1);
+    }
+
+    /// A server that takes `took` for a request, with a wait behind each. Every fourth request
+    /// comes before the one before it has ended, and 90 us after the others have ended comes one.
+    fn serve(program: &mut Program, requests: usize, took: impl Fn(u16) -> u64) -> u16 {
+        for number in 0..requests {
+            let sms = program.gets(24);
+            program.size.holds(sms);
+            for ctas in program.launches.clone() {
+                program.size.launched(Nanos(program.now), known(ctas), program.prior);
+            }
+            program.now += took(sms);
+            program.size.waited(Nanos(program.now), program.prior);
+            if number % 4 > 0 {
+                program.size.paused(Nanos(program.now), program.prior);
+                program.now += 90_000;
+            }
+        }
+        program.gets(24)
+    }
+
+    #[test]
+    fn requests_that_wait_in_their_program_count_with_the_wait() {
+        // Each would be in time on 6 SMs, where the program would not keep up.
+        let work = |sms: u16| 480_000 / u64::from(sms);
+        let mut program = Program::new(&[240; 8]);
+        let sms = serve(&mut program, 400, work);
+        assert!((18..=20).contains(&sms), "24 us and a wait of 52 on 20, and not on {sms}");
+        assert_eq!(program.size.report().unwrap().missed, 0);
+        // Requests become longer, and the program busier: all SMs.
+        assert_eq!(serve(&mut program, 40, |sms| 800_000 / u64::from(sms)), 24);
+    }
+
+    #[test]
+    fn sms_that_nothing_takes_longer_without_are_given_up() {
+        // Busy, and as fast on 4 SMs as on 24.
+        let flat: Prior<'static> = &|_, _, sms| Some(1.0 / f64::from(sms.min(4)));
+        let mut program = Program { prior: flat, ..Program::new(&[240; 8]) };
+        assert_eq!(serve(&mut program, 200, |sms| 60_000 * 4 / u64::from(sms.min(4))), 4);
+    }
+
+    #[test]
+    fn requests_that_were_taken_for_one_are_forgotten() {
+        let mut program = Program::new(&[240; 8]);
+        let run = |program: &mut Program, requests| {
+            for _ in 0..requests {
+                program.size.holds(24);
+                program.size.launched(Nanos(program.now), known(240), UNKNOWN);
+                program.now += 40_000;
+                program.size.waited(Nanos(program.now), UNKNOWN);
+            }
+            program.size.paused(Nanos(program.now), UNKNOWN);
+            program.now += 10 * TARGET;
+        };
+        // Three at a time look like one of 120 us.
+        (0..2).for_each(|_| run(&mut program, 3));
+        assert_eq!(program.size.report().unwrap().missed, 1);
+        (0..21).for_each(|_| run(&mut program, 1));
+        assert_eq!(program.gets(24), 12, "the miss was none");
     }
 
     #[test]

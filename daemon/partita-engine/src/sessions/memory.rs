@@ -153,7 +153,8 @@ impl Sessions {
         let work = Queued::Plain(if nothing { Work::Marker } else { work });
         let is_blocking = matches!(&work, Queued::Plain(Work::CopyToHost { to, .. })
             if self.records.get(&id).is_some_and(|record| to.memory().1 < record.staging_bytes));
-        let copy = self.append(turn, (id, stream), work, Then::Reply { sequence }, None);
+        let then = Then::Reply { sequence, awaited: is_blocking };
+        let copy = self.append(turn, (id, stream), work, then, None);
         if is_blocking {
             self.are_awaited(id, &[copy]);
         }
@@ -176,7 +177,8 @@ impl Sessions {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let work = Queued::Plain(Work::WaitValue { address, word });
-        let operation = self.append(turn, (id, stream), work, Then::Reply { sequence }, None);
+        let then = Then::Reply { sequence, awaited: false };
+        let operation = self.append(turn, (id, stream), work, then, None);
         self.session_mut(id).word_waits.insert(operation, (address, word));
         Ok(())
     }

@@ -385,7 +385,7 @@ impl Sessions {
                 launches += 1;
                 confined += usize::from(spec.is_confined());
             }
-            if let (Then::Reply { sequence }, Some(code)) = (operation.then, code) {
+            if let (Then::Reply { sequence, .. }, Some(code)) = (operation.then, code) {
                 turn.reply(Call { session, sequence }, code, Payload::None);
             }
         }
@@ -469,7 +469,7 @@ impl Sessions {
         self.records.retain(|_, session| session.state != SessionState::Closing);
         for operation in std::mem::take(&mut self.operations).into_values() {
             let session = operation.session;
-            if let Then::Reply { sequence } = operation.then
+            if let Then::Reply { sequence, .. } = operation.then
                 && self.records.contains_key(&session)
             {
                 turn.reply(Call { session, sequence }, code, Payload::None);

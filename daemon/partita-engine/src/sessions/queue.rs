@@ -445,7 +445,7 @@ fn refused(
     error: &DeviceError,
 ) -> Submitted {
     let time = turn.now();
-    if let Then::Reply { sequence } = then {
+    if let Then::Reply { sequence, .. } = then {
         let text = Payload::Explanation(error.to_string());
         turn.reply(Call { session, sequence }, CudaResult::ERROR_INVALID_VALUE, text);
         turn.push(Effect::Retire { operation, time });

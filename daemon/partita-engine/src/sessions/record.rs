@@ -339,8 +339,8 @@ pub(crate) struct Forming {
 pub(crate) enum Then {
     /// Nothing.
     Nothing,
-    /// A request is answered.
-    Reply { sequence: u64 },
+    /// A request is answered. The host waits for the answer where that is `awaited`.
+    Reply { sequence: u64, awaited: bool },
     /// An event has been reached.
     Record { event: EventHandle, sequence: u64 },
     /// A launch's main grid is done.

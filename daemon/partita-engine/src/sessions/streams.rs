@@ -117,7 +117,7 @@ impl Sessions {
     ) -> Result<(), Refusal> {
         let Call { session, sequence } = call;
         let place = (session, self.stream_of(session, stream)?);
-        let then = Then::Reply { sequence };
+        let then = Then::Reply { sequence, awaited: false };
         self.append(turn, place, Queued::Plain(Work::Marker), then, None);
         let gate = self.append(turn, place, Queued::Gate, Then::Nothing, None);
         self.session_mut(session).gates.insert(sequence, gate);

@@ -40,7 +40,7 @@ impl Sessions {
 
     /// A wait of a session's host has ended. It tells requests apart where there is a latency
     /// target.
-    pub(super) fn host_waited(&self, turn: &mut Turn<'_>, id: SessionId) {
+    pub(crate) fn host_waited(&self, turn: &mut Turn<'_>, id: SessionId) {
         let Some(application) = self.records.get(&id).map(|session| session.application) else {
             return;
         };

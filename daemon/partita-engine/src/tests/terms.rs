@@ -1,8 +1,10 @@
 //! Terms over running kernels: minima come back, maxima hold, urgent applications do not wait.
 
+use super::requests::share;
 use super::world::{ALONE, BRISK, LONG, MEDIUM, SHORT, SLICED, World};
 use crate::{
-    CloseReason, EngineConfig, Payload, Request, Rests, StreamHandle, StreamKind, TermsError,
+    ArenaRange, CloseReason, EngineConfig, Payload, Request, Rests, StreamHandle, StreamKind,
+    TermsError,
 };
 use partita_model::{
     ApplicationId, MemoryAmount, Nanos, Priority, SessionId, SmAmount, Terms, TermsRule, Weight,
@@ -258,6 +260,24 @@ fn waits_of_the_host_tell_requests_apart() {
     // They follow each other without a pause, for 2 ms.
     (0..10).for_each(|_| request(&mut world, 5));
     assert_eq!(target_of(&world), (13, 0));
+    world.finish();
+}
+
+#[test]
+fn results_read_back_tell_requests_apart() {
+    let mut world = World::new(8);
+    let (session, application) = world.session();
+    share(&mut world, session, &[0; 64]);
+    let from = world.alloc(session, 64);
+    set(&mut world, application, target("300us"));
+    // Blocking copies are the only waits, and there is no pause in 2 ms.
+    for _ in 0..20 {
+        world.start(session, 0, MEDIUM, 64 * 20);
+        let to = ArenaRange { offset: 0, bytes: 64 };
+        let copy = Request::CopyToHost { stream: StreamHandle::LEGACY, to, from };
+        assert_eq!(world.code(session, copy), 0);
+    }
+    assert_eq!(target_of(&world), (20, 0));
     world.finish();
 }
 

@@ -1,0 +1,165 @@
+//! How long requests wait inside their program, which the engine does not see.
+//!
+//! A program may take requests one after the other. A request that comes while another is served
+//! then waits in the program, and its first launch comes late. The engine sees only when requests
+//! begin and end, and estimates the wait from these:
+//!
+//! - A request that begins within a quarter of the mean time of requests after the end of the one
+//!   before has waited. The part of such requests is `q`.
+//! - Requests arrive at rate `λ`, and take `S`. The program is busy for the part `ρ = λ E[S]` of
+//!   the time; where requests come in bursts, `q` is greater and counts in its place.
+//! - A request that waits does so for `E[S²] / (2 E[S] (1 - ρ))` on the average (Pollaczek and
+//!   Khinchine; Kleinrock, *Queueing Systems* 1, 1975, chapter 5). Waits are taken to be
+//!   distributed exponentially: one in 100 requests waits for longer than `ln(100 q)` times that.
+//!
+//! The first request after a pause may wait for SMs that were lent. Only requests that have waited
+//! count in `S`, where there are enough of them: in a busy time the first request is an exception
+//! that does not change how fast the others follow (Welch, *Operations Research* 12, 1964).
+//!
+//! Programs in which the next request depends on the answer to the last, and that never pause, look
+//! as if they could not keep up. They get all SMs that they can use.
+
+use super::as_float;
+use partita_model::Nanos;
+
+/// One request of so many may wait for longer.
+const ONE_IN: f64 = 100.0;
+/// A request that begins within this part of the mean time after the one before has waited.
+const AT_ONCE: f64 = 0.25;
+/// The greatest part of the time for which a program may be busy. Beyond it the estimate is
+/// arbitrarily long, and small errors decide.
+const MOST_BUSY: f64 = 0.9;
+/// Requests that have waited count alone where there are so many.
+const ENOUGH: f64 = 10.0;
+
+/// Sums over requests.
+#[derive(Clone, Copy, Debug, Default)]
+struct Served {
+    requests: f64,
+    time: f64,
+    squares: f64,
+}
+
+impl Served {
+    fn add(&mut self, time: f64) {
+        self.requests += 1.0;
+        self.time += time;
+        self.squares += time * time;
+    }
+
+    fn mean(self) -> f64 {
+        self.time / self.requests.max(1.0)
+    }
+
+    fn halved(self) -> Served {
+        let Served { requests, time, squares } = self;
+        Served { requests: requests / 2.0, time: time / 2.0, squares: squares / 2.0 }
+    }
+}
+
+/// Requests of an application as they follow each other.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Queueing {
+    all: Served,
+    waited: Served,
+    /// Time between requests, in nanoseconds.
+    idle: f64,
+}
+
+impl Queueing {
+    /// A request took `took`, and began `idle` after the one before it.
+    pub(super) fn saw(&mut self, idle: Option<Nanos>, took: Nanos) {
+        let took = as_float(took.0);
+        self.all.add(took);
+        if let Some(idle) = idle.map(|idle| as_float(idle.0)) {
+            self.idle += idle;
+            if idle <= AT_ONCE * self.all.mean() {
+                self.waited.add(took);
+            }
+        }
+    }
+
+    /// What was seen counts half.
+    pub(super) fn fade(&mut self) {
+        let Queueing { all, waited, idle } = *self;
+        *self = Queueing { all: all.halved(), waited: waited.halved(), idle: idle / 2.0 };
+    }
+
+    /// The time for which one of 100 requests would wait if each took `ratio` times as long. `None`
+    /// where the program would not keep up.
+    pub(super) fn wait(&self, ratio: f64) -> Option<Nanos> {
+        let served = if self.waited.requests >= ENOUGH { self.waited } else { self.all };
+        let rate = self.all.requests / (self.all.time + self.idle).max(1.0);
+        let waits = ratio * self.waited.requests / self.all.requests.max(1.0);
+        let busy = (ratio * rate * served.mean()).max(waits);
+        if busy > MOST_BUSY {
+            return None;
+        }
+        let mean = ratio * served.squares / (2.0 * served.time.max(1.0) * (1.0 - busy));
+        let longest = mean * (ONE_IN * waits).max(1.0).ln();
+        let longest = std::time::Duration::try_from_secs_f64(longest / 1e9).ok()?;
+        u64::try_from(longest.as_nanos()).ok().map(Nanos)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Requests that take `took` each, by the time between them in turn.
+    fn seen(took: u64, idle: &[u64]) -> Queueing {
+        let mut queueing = Queueing::default();
+        for &idle in idle.iter().cycle().take(100) {
+            queueing.saw(Some(Nanos(idle)), Nanos(took));
+        }
+        queueing
+    }
+
+    #[track_caller]
+    fn check(queueing: &Queueing, ratio: f64, expected: Option<f64>) {
+        let found = queueing.wait(ratio).map(|wait| as_float(wait.0));
+        match (found, expected) {
+            (Some(found), Some(expected)) => {
+                assert!((found - expected).abs() <= 1.0, "{found}, not {expected}");
+            }
+            _ => assert_eq!(found, expected),
+        }
+    }
+
+    #[test]
+    fn requests_that_never_follow_at_once_do_not_wait() {
+        let frames = seen(10_000, &[20_000]);
+        check(&frames, 1.0, Some(0.0));
+        check(&frames, 2.5, Some(0.0));
+        check(&frames, 3.0, None);
+    }
+
+    #[test]
+    fn waits_are_those_of_pollaczek_and_khinchine() {
+        // Every other request follows at once, and half of the time is idle.
+        let random = seen(10_000, &[0, 20_000]);
+        // E[S^2] / (2 E[S] (1 - 1/2)) = 10 us, times ln 50.
+        check(&random, 1.0, Some(10_000.0 * 50_f64.ln()));
+        // 15 us / (2 (1 - 3/4)), times ln 75.
+        check(&random, 1.5, Some(30_000.0 * 75_f64.ln()));
+        check(&random, 2.0, None);
+    }
+
+    #[test]
+    fn bursts_count_by_those_who_wait() {
+        // Four at once, and then a long pause.
+        let bursts = seen(10_000, &[1_000_000, 0, 0, 0]);
+        check(&bursts, 1.0, Some(20_000.0 * 75_f64.ln()));
+        // Without any pause nothing keeps up.
+        check(&seen(10_000, &[0]), 0.95, None);
+    }
+
+    #[test]
+    fn what_fades_says_the_same() {
+        let mut random = seen(10_000, &[0, 20_000]);
+        let before = random.wait(1.2);
+        random.fade();
+        assert_eq!(random.wait(1.2), before);
+        assert_eq!(Queueing::default().wait(1.0), Some(Nanos(0)));
+    }
+}
