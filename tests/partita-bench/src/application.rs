@@ -24,6 +24,10 @@ pub struct Application {
     /// What is put back before each pass, between launches and without taking time: what a pass
     /// must find as it was.
     pub restored: Vec<Restored>,
+    /// The buffer that the program reads back at the end of each pass. The program waits for its
+    /// bytes before it begins the next pass, as a server does between two requests. Without one it
+    /// enqueues passes ahead and waits for none.
+    pub answer: Option<usize>,
 }
 
 /// What a variable of a module holds at the start.

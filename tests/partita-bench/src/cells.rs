@@ -355,6 +355,7 @@ LOOP:
             pass: vec![Step::new("spin", Dim3::linear(500), Dim3::linear(64), &given)],
             streams: 0,
             restored: Vec::new(),
+            answer: None,
         }
     }
 

@@ -53,6 +53,10 @@ pub struct Share {
     pub sm_nanos: u64,
     /// CTAs of its first kernel, as it is written, that fit on an SM; 0 without kernels.
     pub ctas_per_sm: u16,
+    /// When each of its passes was answered, where it reads back answers
+    /// ([`crate::Application::answer`]), in nanoseconds from the first launch.
+    #[serde(default)]
+    pub answered: Vec<u64>,
     /// What became of its latency target, where it has one.
     #[serde(default)]
     pub target: Option<TargetReport>,

@@ -16,9 +16,9 @@ pub(crate) const BATCH: usize = 8;
 /// A program that enqueues few launches ahead has batches of this length, within a factor of 4.
 const LENGTH: Nanos = Nanos(400_000);
 /// A program enqueues a batch as long as fewer are left than this.
-const BATCHES_AHEAD: u32 = 2;
+const BATCHES_AHEAD: usize = 2;
 /// The same with several streams, where a batch ends with the slowest.
-const BATCHES_AHEAD_IN_STREAMS: u32 = 4;
+const BATCHES_AHEAD_IN_STREAMS: usize = 4;
 
 /// One application and what it is doing.
 pub(crate) struct Player<'a> {
@@ -35,6 +35,8 @@ pub(crate) struct Player<'a> {
     pub(crate) arrivals: Vec<u64>,
     /// Sequence numbers of what ends the batches that are under way, and when these were enqueued.
     pub(crate) awaited: Vec<(u64, Nanos)>,
+    /// When its passes were answered, where it waits for answers.
+    pub(crate) answered: Vec<Nanos>,
     /// Launches of a batch.
     pub(crate) batch: usize,
     /// Whether the size of a batch follows the time that batches take.
@@ -73,9 +75,12 @@ impl Player<'_> {
     /// Forgets the batches that have ended, as `has_ended` tells by their sequence numbers.
     pub(crate) fn await_batches(&mut self, now: Nanos, has_ended: impl FnMut(u64) -> bool) {
         let mut has_ended = has_ended;
-        let Player { awaited, batch, adapts, .. } = self;
+        let Player { application, awaited, answered, batch, adapts, .. } = self;
         awaited.retain(|&(sequence, enqueued)| {
             let is_over = has_ended(sequence);
+            if is_over && application.answer.is_some() {
+                answered.push(now);
+            }
             if is_over && *adapts {
                 let took = now.saturating_sub(enqueued);
                 *batch = match took {
@@ -88,9 +93,18 @@ impl Player<'_> {
         });
     }
 
-    /// Batches that it has under way at a time.
-    pub(crate) fn batches_ahead(&self) -> u32 {
-        if self.streams.len() > 1 { BATCHES_AHEAD_IN_STREAMS } else { BATCHES_AHEAD }
+    /// Whether a batch of it is a whole pass, after which it waits.
+    pub(crate) fn waits_for_passes(&self) -> bool {
+        !self.application.restored.is_empty() || self.application.answer.is_some()
+    }
+
+    /// Launches of its next batch, and the batches that it has under way at a time.
+    pub(crate) fn ahead(&self) -> (usize, usize) {
+        match () {
+            () if self.waits_for_passes() => (self.application.pass.len(), 1),
+            () if self.streams.len() > 1 => (self.batch, BATCHES_AHEAD_IN_STREAMS),
+            () => (self.batch, BATCHES_AHEAD),
+        }
     }
 
     /// CTAs of its first kernel that fit on an SM.

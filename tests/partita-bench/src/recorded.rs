@@ -302,6 +302,7 @@ impl Follower {
             }],
             streams: 0,
             restored,
+            answer: None,
         };
         self.found.insert(launch.kernel.to_string(), application);
         Ok(())

@@ -2,12 +2,14 @@
 //!
 //! A request is a chain of small dependent launches, as inference has them: matrix products,
 //! transpositions and element-wise kernels. Requests arrive whatever the server is doing (open
-//! loop), so waiting counts. A latency goes from the arrival of a request to the end of its last
-//! CTA. An arrival is noticed within 2 µs, and so is an end.
+//! loop), so waiting counts. The server takes them one after the other: it launches a request's
+//! kernels, waits until it has read back the result, and then begins the next. A latency goes from
+//! the arrival of a request to the end of that wait. An arrival is noticed within 2 µs.
 
 use crate::application::{Application, Buffer, Param, Step};
 use crate::arrivals::{in_one_stream, poisson};
-use crate::track::{Track, float};
+use crate::outcome::Share;
+use crate::track::float;
 use crate::workloads::{Random, plane, workload};
 use Param::{Address, Float, Word};
 use partita_model::Dim3;
@@ -27,7 +29,9 @@ pub fn server(seed: u64) -> Application {
         .map(|part| (0..u64::from(LAYERS)).map(|layer| 3 * layer + part).collect())
         .collect();
     let (request, _) = in_one_stream(&[&parts[0], &parts[1], &parts[2]], &order);
-    Application { name: "server".to_owned(), ..request }
+    // What the last transposition writes.
+    let answer = request.buffers.len().checked_sub(1);
+    Application { name: "server".to_owned(), answer, ..request }
 }
 
 fn product(random: &mut Random) -> Application {
@@ -130,22 +134,19 @@ impl Traffic {
     /// The latency of each request in nanoseconds, in the order of their arrival. A request that
     /// the run's end cut off has waited until then at least.
     #[must_use]
-    pub fn latencies(&self, server: &Application, track: &Track) -> Vec<f64> {
-        let sizes = server.pass.iter().map(|step| step.grid.count());
-        let ctas: u64 = sizes.map(|count| u64::try_from(count).unwrap_or(u64::MAX)).sum();
-        let done = float(track.ctas());
-        let latency = |(number, &arrival): (u64, &u64)| {
-            let last = float(number * ctas);
-            let end = if last <= done { track.reached(last) } else { float(track.end()) };
-            (end - float(arrival)).max(0.0)
-        };
-        (1..).zip(&self.arrivals).map(latency).collect()
+    pub fn latencies(&self, share: &Share) -> Vec<f64> {
+        let ends = share.answered.iter().copied().chain(std::iter::repeat(share.track.end()));
+        let latency = |(&arrival, end): (&u64, u64)| float(end.saturating_sub(arrival));
+        self.arrivals.iter().zip(ends).map(latency).collect()
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{Arrangement, Cell, Cells};
+    use partita_emu::Spec;
+    use partita_model::{LatencyTarget, Nanos, Priority, Terms};
 
     #[test]
     fn a_request_is_a_chain_of_layers() {
@@ -157,20 +158,38 @@ mod tests {
     }
 
     #[test]
-    fn a_latency_goes_from_arrival_to_the_last_cta() {
-        let server = server(1);
-        let ctas: u64 = server.pass.iter().map(|s| u64::try_from(s.grid.count()).unwrap()).sum();
-        let mut track = Track::default();
-        for (nanos, count) in
-            [(150, ctas), (400, ctas + ctas / 2), (500, 2 * ctas), (900, 2 * ctas)]
-        {
-            track.see(nanos, count);
-        }
+    fn a_latency_goes_from_arrival_to_the_answer() {
+        let mut share = Share { answered: vec![150, 400], ..Share::default() };
+        share.track.see(900, 1);
         let traffic = Traffic { arrivals: vec![100, 200, 300] };
-        let found = traffic.latencies(&server, &track);
-        let expected = [50.0, 300.0, 600.0];
+        let found = traffic.latencies(&share);
+        let expected = [50.0, 200.0, 600.0];
         assert!(found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-9), "{found:?}");
         assert_eq!((traffic.requests(), traffic.end()), (3, 300));
+    }
+
+    #[test]
+    fn the_server_waits_for_each_answer_and_the_engine_tells_requests_apart() {
+        let spec = Spec::named("gpgpu-sim-24").unwrap();
+        let server = server(1);
+        let traffic = Traffic { arrivals: vec![0; 5] };
+        let target = LatencyTarget::of(Nanos(1_000_000));
+        let terms = Terms { priority: Some(Priority::Latency), target, ..Terms::default() };
+        let cell = Cell {
+            applications: vec![&server],
+            spec: &spec,
+            arrangement: Arrangement::Terms(vec![terms]),
+            cycles: 10_000_000,
+            launches: vec![60],
+            arrivals: vec![traffic.launches(&server)],
+        };
+        let shared = Cells::new(None, 7).unwrap().get(&cell).unwrap();
+        let latencies = traffic.latencies(&shared.shares[0]);
+        // The later ones wait for those before: none begins early.
+        let apart = latencies.windows(2).map(|pair| pair[1] - pair[0]);
+        assert!(apart.clone().all(|apart| apart > latencies[0] / 2.0), "{latencies:?}");
+        let target = shared.shares[0].target.unwrap();
+        assert_eq!((target.seen, target.missed), (5, 0));
     }
 
     #[test]

@@ -1,11 +1,13 @@
 //! Applications through engine, policy and emulated GPU, in this process.
 //!
 //! Each application is a session of the engine whose program enqueues pass after pass in one
-//! stream, some launches ahead of the device, and never waits for anything else. Its memory gets
+//! stream, some launches ahead of the device, and never waits for anything else. A program that
+//! answers requests waits once a pass, until it has read back the answer. Its memory gets
 //! its contents before time begins; so does what a pass must find as it was, between two passes.
 //! Everything else takes the time that it takes through the daemon, but for what the rings and the
 //! program's own host code would add.
 
+mod answers;
 mod settling;
 mod terms;
 
@@ -18,6 +20,7 @@ use crate::history::History;
 use crate::outcome::{Profiles, RunError, Share, Shared};
 use crate::player::{BATCH, Player};
 use crate::track::Track;
+use answers::Inbox;
 use partita_device::{Activity, Counting, Device, Event, Gating, Horizon};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{Action, CloseReason, Engine, EngineConfig, Payload, SessionIdentity};
@@ -224,6 +227,9 @@ impl<'a> Stage<'a> {
                 self.ask(session, Request::StreamCreate { stream, kind, priority: 0 })?;
             }
         }
+        if let Some(inbox) = Inbox::of(application) {
+            self.engine.set_arena(session, Arc::new(inbox));
+        }
         self.players.push(Player {
             application,
             session,
@@ -235,6 +241,7 @@ impl<'a> Stage<'a> {
             enqueued: 0,
             arrivals: Vec::new(),
             awaited: Vec::new(),
+            answered: Vec::new(),
             batch: BATCH,
             adapts: false,
             target: None,
@@ -381,6 +388,9 @@ impl<'a> Stage<'a> {
                 sms: report.map_or(0, |report| report.sms.len()),
                 sm_nanos: player.sm_nanos,
                 ctas_per_sm,
+                answered: { player.answered.iter() }
+                    .map(|at| at.saturating_sub(self.begin).0)
+                    .collect(),
                 target: player.target,
                 outputs: player.outputs,
             }
@@ -443,29 +453,21 @@ impl<'a> Stage<'a> {
             let player = &mut self.players[index];
             let now = self.device.now();
             player.await_batches(now, |sequence| self.replies.remove(&sequence).is_some());
-            let pass = &player.application.pass;
-            let whole = !player.application.restored.is_empty();
-            let (size, ahead) =
-                if whole { (pass.len(), 1) } else { (player.batch, player.batches_ahead()) };
+            let (size, ahead) = player.ahead();
             let size = player
                 .left
                 .map_or(size, |left| usize::try_from(left).unwrap_or(usize::MAX).min(size));
             let size = player.arrived(size, now.saturating_sub(self.begin).0);
-            if pass.is_empty()
-                || size == 0
-                || player.awaited.len() >= usize::try_from(ahead).unwrap_or(1)
-            {
+            if player.application.pass.is_empty() || size == 0 || player.awaited.len() >= ahead {
                 return Ok(());
             }
-            if whole {
-                self.restore(index)?;
-            }
+            self.restore(index)?;
             for _ in 0..size {
                 self.launch(index)?;
             }
-            let Player { session, streams, .. } = &self.players[index];
-            let stream = Some(streams[0]).filter(|_| streams.len() == 1);
-            let sequence = self.send(*session, Request::Synchronize { stream });
+            let player = &self.players[index];
+            let (session, end) = (player.session, player.end_of_batch());
+            let sequence = self.send(session, end);
             self.players[index].awaited.push((sequence, self.device.now()));
         }
     }

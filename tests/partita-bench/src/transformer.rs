@@ -144,8 +144,10 @@ impl Model {
         self.launch("transformer_gelu", Dim3::linear(count.div_ceil(GELU)), &given);
     }
 
+    /// The last layer, whose result is the request's answer.
     fn softmax(&mut self, from: usize) {
         let to = self.add(Buffer::zeros(4 * u64::from(TOKENS * WORDS)));
+        self.made.answer = Some(to);
         let given = [Address(from), Address(to), Word(WORDS)];
         self.launch("transformer_softmax", Dim3::linear(TOKENS), &given);
     }

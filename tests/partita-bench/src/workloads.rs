@@ -72,6 +72,7 @@ macro_rules! workload {
             pass: $pass,
             streams: 0,
             restored: Vec::new(),
+            answer: None,
         }
     };
 }

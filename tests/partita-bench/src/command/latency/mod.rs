@@ -236,7 +236,7 @@ impl LatencyArgs {
         let sparse = Traffic::new(Process::Poisson, SPARSE, PAUSE, seed);
         let first = cell(spec, &server, &sparse, (None, original.clone()));
         self.common.compute("a request", &mut cells, std::slice::from_ref(&first))?;
-        let single = percentile(&latencies(&server, &sparse, &cells.get(&first)?), 0.5);
+        let single = percentile(&latencies(&sparse, &cells.get(&first)?), 0.5);
         let (mut rows, mut different) = (Vec::new(), Vec::new());
         for &load in loads {
             let traffic =
@@ -245,7 +245,7 @@ impl LatencyArgs {
                 |neighbour, arrangement| cell(spec, &server, &traffic, (neighbour, arrangement));
             let alone = here(None, original.clone());
             self.common.compute("alone", &mut cells, std::slice::from_ref(&alone))?;
-            let unshared = latencies(&server, &traffic, &cells.get(&alone)?);
+            let unshared = latencies(&traffic, &cells.get(&alone)?);
             let target = target(&unshared);
             let arrangements = |way: Way| way.arrangements(spec.sms, self.common.quick, target);
             let mut wanted = vec![alone.clone()];
@@ -272,7 +272,7 @@ impl LatencyArgs {
                             neighbour: &neighbour.name,
                             way,
                             arrangement: &cell.arrangement,
-                            latencies: latencies(&server, &traffic, &shared),
+                            latencies: latencies(&traffic, &shared),
                             alone: &unshared,
                             batch,
                             left,
@@ -336,8 +336,8 @@ fn cycles(spec: &Spec, nanos: u64) -> u64 {
     (nanos.saturating_mul(u64::from(spec.sm_clock_khz)) / 1_000_000).max(1)
 }
 
-fn latencies(server: &Application, traffic: &Traffic, shared: &Shared) -> Vec<f64> {
-    shared.shares.first().map(|share| traffic.latencies(server, &share.track)).unwrap_or_default()
+fn latencies(traffic: &Traffic, shared: &Shared) -> Vec<f64> {
+    shared.shares.first().map(|share| traffic.latencies(share)).unwrap_or_default()
 }
 
 /// The server's latency target: a multiple of its 99th percentile alone.
