@@ -91,7 +91,8 @@ pub(crate) fn digests(
     application.buffers.iter().zip(places).map(digest).collect()
 }
 
-/// What an application leaves after each of these numbers of launches, alone.
+/// What an application leaves after each of these numbers of launches, alone. `tell` hears of each
+/// launch that has ended.
 ///
 /// # Errors
 /// Where it cannot be loaded or launched, or faults.
@@ -99,12 +100,16 @@ pub fn alone(
     application: &Application,
     spec: &Spec,
     counts: &BTreeSet<u64>,
+    tell: &mut dyn FnMut(),
 ) -> Result<BTreeMap<u64, Vec<u64>>, RunError> {
     let mut found = BTreeMap::new();
     let failed = |reason: String| RunError { application: application.name.clone(), reason };
     let mut program = Program::new(application, spec).map_err(failed)?;
     for &count in counts {
-        program.launch_up_to(count).map_err(failed)?;
+        while program.ended < count {
+            program.launch_up_to(program.ended + 1).map_err(failed)?;
+            tell();
+        }
         let digests = digests(&mut program.gpu, application, &program.places);
         found.insert(count, digests.map_err(|error| failed(error.to_string()))?);
     }
@@ -259,7 +264,12 @@ mod tests {
     fn digests_tell_what_launches_left_and_buffers_have_names() {
         let spec = Spec::named("gpgpu-sim-24").unwrap();
         let application = counter("red.global.add.u32 [%d1], 1;");
-        let found = alone(&application, &spec, &BTreeSet::from([1, 2])).unwrap();
+        let found = {
+            let mut told = 0;
+            let found = alone(&application, &spec, &BTreeSet::from([1, 2]), &mut || told += 1);
+            assert_eq!(told, 2, "each launch is told of once");
+            found.unwrap()
+        };
         let two = Outputs { launches: 2, digests: found[&2].clone() };
         assert_eq!(two.differences(&found[&2]), [0_usize; 0]);
         assert_eq!(two.differences(&found[&1]), [1]);

@@ -30,11 +30,17 @@ impl LeftBehind {
 }
 
 impl Alone {
-    /// Runs the programs of all these cells alone, for as many launches as they had there.
+    /// Runs the programs of all these cells alone, for as many launches as they had there. `tell`
+    /// hears of each launch that has ended: how many have, of how many, and of which program.
     ///
     /// # Errors
     /// Where one cannot run.
-    pub fn new(spec: &Spec, cells: &mut Cells, runs: &[Cell<'_>]) -> Result<Alone, RunError> {
+    pub fn new(
+        spec: &Spec,
+        cells: &mut Cells,
+        runs: &[Cell<'_>],
+        tell: &mut dyn FnMut(usize, usize, &str),
+    ) -> Result<Alone, RunError> {
         let mut wanted: BTreeMap<u64, (&Application, BTreeSet<u64>)> = BTreeMap::new();
         for run in runs {
             let shared = cells.get(run)?;
@@ -44,12 +50,17 @@ impl Alone {
                 entry.or_insert((application, BTreeSet::new())).1.extend(launches);
             }
         }
-        let mut all = BTreeMap::new();
+        wanted.retain(|_, (application, _)| !depends_on_order(application));
+        let longest = wanted.values().filter_map(|(_, counts)| counts.last());
+        let of = usize::try_from(longest.sum::<u64>()).unwrap_or(usize::MAX);
+        let (mut all, mut done) = (BTreeMap::new(), 0);
         for (digest, (application, counts)) in wanted {
-            if !depends_on_order(application) {
-                let found = alone(application, spec, &counts)?.into_iter();
-                all.extend(found.map(|(launches, buffers)| ((digest, launches), buffers)));
-            }
+            let mut ended = || {
+                done += 1;
+                tell(done, of, &application.name);
+            };
+            let found = alone(application, spec, &counts, &mut ended)?.into_iter();
+            all.extend(found.map(|(launches, buffers)| ((digest, launches), buffers)));
         }
         Ok(Alone(all))
     }
@@ -76,7 +87,28 @@ impl Alone {
 mod tests {
     use super::*;
     use partita_bench::outputs::Outputs;
-    use partita_bench::{Share, requests::server};
+    use partita_bench::{Arrangement, Share, requests::server};
+
+    #[test]
+    fn launches_alone_are_told_of() {
+        let spec = Spec::named("gpgpu-sim-24").unwrap();
+        let server = server(1);
+        let launches = server.pass.len() as u64;
+        let cell = Cell {
+            applications: vec![&server],
+            spec: &spec,
+            arrangement: Arrangement::Mps,
+            cycles: 1_000_000,
+            launches: vec![launches],
+            arrivals: Vec::new(),
+        };
+        let mut cells = Cells::new(None, 1).unwrap().with_outputs();
+        let mut told = Vec::new();
+        let mut tell = |done, of, name: &str| told.push((done, of, name.to_owned()));
+        Alone::new(&spec, &mut cells, &[cell], &mut tell).unwrap();
+        let expected: Vec<_> = (1..=12).map(|done| (done, 12, "server".to_owned())).collect();
+        assert_eq!(told, expected);
+    }
 
     #[test]
     fn a_word_that_differs_names_its_buffer() {
@@ -84,7 +116,7 @@ mod tests {
         let server = server(1);
         let digest = server.digest();
         let counts = BTreeSet::from([1]);
-        let expected = alone(&server, &spec, &counts).unwrap();
+        let expected = alone(&server, &spec, &counts, &mut || ()).unwrap();
         let known = Alone(BTreeMap::from([((digest, 1), expected[&1].clone())]));
         let mut digests = expected[&1].clone();
         let told = |digests: &[u64], launches| {

@@ -14,6 +14,7 @@ use partita_bench::{
     Application, Arrangement, Cell, Cells, RunError, Shared, transformer, workloads,
 };
 use partita_cli::failure::Failure;
+use partita_cli::progress::Bar;
 use partita_cli::report::Report;
 use partita_emu::Spec;
 use partita_model::{LatencyTarget, Nanos};
@@ -255,7 +256,7 @@ impl LatencyArgs {
                 wanted.extend(all.map(|arrangement| here(Some(neighbour), arrangement)));
             }
             self.common.compute("requests", &mut cells, &wanted)?;
-            let outputs = Alone::new(spec, &mut cells, &wanted)?;
+            let outputs = left_alone(spec, &mut cells, &wanted)?;
             let alone = cells.get(&alone)?;
             let left = left(&alone);
             for &neighbour in &neighbours {
@@ -300,6 +301,15 @@ impl LatencyArgs {
         }
         Ok((Studied { metrics: metrics(&rows, single), text: table(&rows) }, different))
     }
+}
+
+/// What the programs of these runs leave alone. It takes about as long as the runs, so a bar shows
+/// how far that has got.
+fn left_alone(spec: &Spec, cells: &mut Cells, runs: &[Cell<'_>]) -> Result<Alone, RunError> {
+    let mut bar = Bar::new("compared with alone", "launches");
+    let alone = Alone::new(spec, cells, runs, &mut |done, of, title| bar.step(done, of, title));
+    bar.end();
+    alone
 }
 
 /// The run of the server and perhaps a batch program.
