@@ -66,6 +66,8 @@ enum Due {
         groups: Vec<SmGroup>,
     },
     EndContext(Box<Green>),
+    /// The owner has something to do after an event.
+    Nothing(Option<Arc<Event>>),
     Unload(Code),
     GiveBack(Remains),
     Lock(Arc<dyn HostMemory>),
@@ -194,6 +196,12 @@ impl Loader {
         self.send(Job::Due(due));
     }
 
+    /// Asks for a phase in which the owner itself does something.
+    pub(crate) fn ask_for_phase(&mut self, after: Option<Arc<Event>>) {
+        self.ready.fetch_add(1, Ordering::AcqRel);
+        self.send(Job::Due(Due::Nothing(after)));
+    }
+
     fn put_off(&mut self, due: Due) {
         self.put_off.get_or_insert_with(Instant::now);
         self.send(Job::Due(due));
@@ -304,6 +312,10 @@ impl Thread {
                     Ok(())
                 }
                 Due::Unload(code) => code.unload(),
+                Due::Nothing(after) => {
+                    self.ready.fetch_sub(1, Ordering::AcqRel);
+                    after.map_or(Ok(()), |after| after.wait())
+                }
                 Due::EndContext(green) => green.destroy(),
                 Due::GiveBack(remains) => remains.give_back(&self.context),
                 Due::Lock(memory) => {

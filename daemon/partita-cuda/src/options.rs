@@ -16,9 +16,12 @@ pub enum SignalPath {
 /// Whether kernels are guarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Guarding {
-    /// Kernels are guarded.
+    /// Kernels are guarded: they keep to their window, and traps end their launch.
     #[default]
     On,
+    /// All faults of kernels that can be found end their launch. Allocations may then wait until no
+    /// kernel runs.
+    Strict,
     /// Kernels run at full speed, and a faulty program stops all others. For measurements and
     /// trusted programs only.
     Off,
@@ -47,7 +50,8 @@ pub struct Options {
 /// The text does not name a GPU.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
-    "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and ,guards=on|off"
+    "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and \
+     ,guards=on|strict|off"
 )]
 pub struct OptionsError {
     text: String,
@@ -55,7 +59,7 @@ pub struct OptionsError {
 }
 
 impl Options {
-    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|off]`.
+    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|strict|off]`.
     ///
     /// # Errors
     /// [`OptionsError`].
@@ -77,6 +81,7 @@ impl Options {
                 Some(("signals", "copy")) => options.signals = SignalPath::Copy,
                 Some(("signals", "mapped")) => options.signals = SignalPath::Mapped,
                 Some(("guards", "on")) => options.guards = Guarding::On,
+                Some(("guards", "strict")) => options.guards = Guarding::Strict,
                 Some(("guards", "off")) => options.guards = Guarding::Off,
                 Some(("part", part)) => {
                     options.part =
@@ -108,7 +113,9 @@ mod tests {
         check("cuda", None, SignalPath::Copy);
         check("cuda:3", Some(3), SignalPath::Copy);
         check("cuda:0,signals=mapped,sharing=spatial", Some(0), SignalPath::Mapped);
-        assert_eq!(Options::parse("cuda").map(|options| options.guards), Ok(Guarding::On));
+        let guards = |text| Options::parse(text).map(|options| options.guards);
+        assert_eq!(guards("cuda"), Ok(Guarding::On));
+        assert_eq!(guards("cuda,guards=strict"), Ok(Guarding::Strict));
         assert_eq!(
             Options::parse("cuda,guards=off").map(|options| options.guards),
             Ok(Guarding::Off)

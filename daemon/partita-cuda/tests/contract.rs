@@ -450,7 +450,10 @@ fn margins_are_mapped() {
     const GIB: u64 = 1 << 30;
     let fake = Fake::new();
     let world = fake.world();
-    assert_eq!(world.device.guards(), Guards { cell_bits: Some(38), ends: true, prints: true });
+    assert_eq!(
+        world.device.guards(),
+        Guards { cell_bits: Some(38), ends: true, prints: true, contains: false }
+    );
     let cell = world.base.0 - 64 * GIB;
     for at in [0, 64 * GIB - 8, 192 * GIB, 256 * GIB - 8] {
         assert_eq!(fake.memory(cell + at, 8), [0; 8]);

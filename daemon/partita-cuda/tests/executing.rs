@@ -5,10 +5,10 @@
 #![expect(unsafe_code, reason = "the driver is a C library")]
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
-use partita_cuda_device::{CudaDevice, Options};
+use partita_cuda_device::{CudaDevice, Guarding, Options};
 use partita_device::{
-    Activity, AddressRange, Aliasing, Confinement, Confining, Device, Event, FaultKind, GridSpec,
-    Horizon, HostMemory, HostSpan, Outcome, Phase, Work,
+    Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event,
+    FaultKind, GridSpec, Horizon, HostMemory, HostSpan, Outcome, Phase, Work,
 };
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CStr, c_char, c_int};
@@ -149,6 +149,10 @@ struct World {
 
 impl World {
     fn new() -> World {
+        World::with(Guarding::On)
+    }
+
+    fn with(guards: Guarding) -> World {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let built = std::env::current_exe().unwrap();
@@ -164,7 +168,7 @@ impl World {
         // SAFETY: a string.
         assert_eq!(unsafe { choose(SWITCHES.as_ptr()) }, 0);
         let options =
-            Options { library: Some(path.clone()), nvml: Some(path), ..Options::default() };
+            Options { guards, library: Some(path.clone()), nvml: Some(path), ..Options::default() };
         let mut device = CudaDevice::open(&options).unwrap();
         let base = device.reserve(WINDOW, 64 << 20).unwrap();
         for stream in 0..4 {
@@ -207,8 +211,21 @@ impl World {
 
     fn allocate(&mut self, offset: u64, bytes: u64) -> DeviceAddress {
         let start = DeviceAddress(self.base.0 + offset);
-        self.device.allocate(WINDOW, AddressRange { start, bytes }).unwrap();
+        let range = AddressRange { start, bytes };
+        self.when_free(|device| device.allocate(WINDOW, range));
         start
+    }
+
+    /// Tries again until the addresses are free.
+    fn when_free(&mut self, mut act: impl FnMut(&mut CudaDevice) -> Result<(), DeviceError>) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            match act(&mut self.device) {
+                Err(DeviceError::Busy) => assert!(Instant::now() < end, "they never get free"),
+                done => return done.unwrap(),
+            }
+            self.step();
+        }
     }
 
     fn enqueue(&mut self, stream: u64, work: Work) -> OperationId {
@@ -238,6 +255,12 @@ impl World {
             }
             assert!(activity != Activity::Idle || reached(self), "idle, and it has not come");
         }
+    }
+
+    /// One look at the device.
+    fn step(&mut self) {
+        let mut looked = false;
+        self.until(|_| std::mem::replace(&mut looked, true));
     }
 
     fn is_done(&self, operation: OperationId) -> bool {
@@ -336,9 +359,9 @@ fn kernels_execute_between_copies(world: &mut World) {
 
 fn a_running_kernel_sees_a_poke(world: &mut World) {
     let word = world.allocate(42 << 20, 16);
+    let beside = world.allocate(44 << 20, 16);
     let waiting = world.launch(0, "await", [word.0, 0]);
     // Another stream's kernel runs beside it.
-    let beside = world.allocate(44 << 20, 16);
     let stored = world.launch(1, "store", [beside.0, 3]);
     // A kernel with much local memory begins, too.
     let deep = world.launch(2, "deep", [beside.0 + 8, 16]);
@@ -391,10 +414,10 @@ fn memory_has_several_addresses(world: &mut World) {
     const PAGE: u64 = 2 << 20;
     let home = world.allocate(0, PAGE);
     let other = AddressRange { start: DeviceAddress(world.base.0 + 8 * PAGE), bytes: PAGE };
-    world.device.alias(home, other).unwrap();
+    world.when_free(|device| device.alias(home, other));
     world.device.protect(other.start, partita_model::MemoryAccess::ReadWrite).unwrap();
     let more = AddressRange { start: DeviceAddress(world.base.0 + 16 * PAGE), bytes: PAGE };
-    world.device.alias(home, more).unwrap();
+    world.when_free(|device| device.alias(home, more));
     world.device.protect(more.start, partita_model::MemoryAccess::ReadWrite).unwrap();
     let stored = world.launch(0, "store", [other.start.0, 41]);
     assert_eq!(world.finish(stored), Outcome::Complete);
@@ -466,6 +489,46 @@ fn what_kernels_print_is_told(world: &mut World) {
     let (lines, notices) = say(1, 5_000);
     assert_eq!((lines.len(), notices), (4_096, 1), "there is room for so many");
     assert_eq!(say(2, 1), (of(&[0, 1]), 0));
+}
+
+#[test]
+fn a_strict_device_has_memory_at_all_addresses_of_a_cell() {
+    let mut world = World::with(Guarding::Strict);
+    world.watch();
+    stray_stores_end_no_context(&mut world);
+    an_allocation_waits_for_grids(&mut world);
+    // Scratch memory makes room on the owner's thread, where nothing is on the device: that call
+    // may wait, and has nothing to wait for.
+    let unmaps = "cuMemUnmap: it waits for the grids that run";
+    assert!(["", unmaps].contains(&&*world.waits()), "{}", world.waits());
+}
+
+/// A kernel may reach every address of its cell, and all of them have memory.
+fn stray_stores_end_no_context(world: &mut World) {
+    const MARGIN: u64 = 64 << 30;
+    let base = world.base.0;
+    for stray in [base - 8, base + (58 << 20), base + (60 << 20), base + MARGIN, base - MARGIN] {
+        let stored = world.launch(0, "store", [stray, 99]);
+        assert_eq!(world.finish(stored), Outcome::Complete, "a store at {stray:#x}");
+    }
+    // Memory that is allocated there is new.
+    let word = world.allocate(58 << 20, 16);
+    assert_eq!(world.peek(word), 0);
+}
+
+/// Scratch memory makes room where memory is allocated. That waits until nothing runs, and the
+/// owner does not.
+fn an_allocation_waits_for_grids(world: &mut World) {
+    let word = world.allocate(54 << 20, 16);
+    let waiting = world.launch(0, "await", [word.0, 0]);
+    let range = AddressRange { start: DeviceAddress(world.base.0 + (60 << 20)), bytes: 2 << 20 };
+    assert_eq!(world.device.allocate(WINDOW, range), Err(DeviceError::Busy));
+    world.poke(word, 1);
+    assert_eq!(world.finish(waiting), Outcome::Complete);
+    world.when_free(|device| device.allocate(WINDOW, range));
+    let stored = world.launch(0, "store", [range.start.0, 7]);
+    assert_eq!(world.finish(stored), Outcome::Complete);
+    assert_eq!(world.peek(range.start), 7);
 }
 
 #[test]

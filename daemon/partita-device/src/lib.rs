@@ -114,6 +114,9 @@ pub struct Guards {
     /// `vprintf` must write to memory, in the kernel's own code (`partita_ptx::output`): in the
     /// device's it would write to this process's standard output.
     pub prints: bool,
+    /// Every other fault of a kernel must end its launch in the kernel's own code, too
+    /// (`partita_ptx::contain`), and so must a launch that goes on for ever.
+    pub contains: bool,
 }
 
 /// A window that takes few addresses ([`Device::reserve_small`]).
@@ -144,6 +147,10 @@ pub enum DeviceError {
         /// Length.
         bytes: u64,
     },
+    /// The range gets free when the device has been idle: the caller asks again after
+    /// [`Event::Reopened`].
+    #[error("the addresses get free when no kernel runs")]
+    Busy,
     /// An id that the caller uses does not exist (any more), or exists already.
     #[error("the device does not know {0}, or has it already")]
     BadId(String),

@@ -129,7 +129,7 @@ mod tests {
         );
         assert_eq!((&kernel.form, &kernel.fence), (&KernelForm::MachineCode, &Fence::Device));
         assert_eq!(prepared.module.code.as_deref(), Some(PLAIN));
-        let guards = Guards { cell_bits: Some(40), ends: true, prints: false };
+        let guards = Guards { cell_bits: Some(40), ends: true, prints: false, contains: false };
         let fenced = prepare(PLAIN, Target { guards, ..target(MachineCode::OnGroups) }).unwrap();
         assert!(matches!(&fenced.module.kernels[0].fence,
                 Fence::None(why) if why.contains("machine code")));

@@ -348,7 +348,7 @@ mod tests {
 
     const HOW: How = How {
         originals: Originals::Never,
-        guards: Guards { cell_bits: None, ends: false, prints: false },
+        guards: Guards { cell_bits: None, ends: false, prints: false, contains: false },
     };
     const OWNER: Owner = Owner { tenant: TenantId(1), session: SessionId(4) };
 

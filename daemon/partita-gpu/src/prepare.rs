@@ -293,7 +293,7 @@ DONE:
 "
         );
         let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
-        let guards = Guards { cell_bits: Some(39), ends: true, prints: false };
+        let guards = Guards { cell_bits: Some(39), ends: true, prints: false, contains: false };
         let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let prepared = prepare(&image, guarded, &Purpose::Run).unwrap().module;
         let fence = |name: &str| {
@@ -321,7 +321,13 @@ DONE:
             let kernels = prepared.kernels.iter().filter(|kernel| kernel.gives_up);
             kernels.map(|kernel| kernel.name.to_string()).collect()
         };
-        assert_eq!((give_up(&prepared), give_up(&open)), (vec!["gives_up".to_owned()], vec![]));
+        assert_eq!(give_up(&prepared), ["gives_up"]);
+        // A guard of an access is a way to give up, too.
+        let strict = Guards { contains: true, ..guards };
+        let strict = Target { guards: strict, ..Target::from(Sharing::Spatial) };
+        let guarded = give_up(&prepare(&image, strict, &Purpose::Run).unwrap().module);
+        assert!(["gives_up", "bump"].iter().all(|name| guarded.iter().any(|own| own == name)));
+        assert_eq!(give_up(&open), Vec::<String>::new());
     }
 
     #[test]
@@ -407,7 +413,7 @@ DONE:
 
     #[test]
     fn a_kernel_that_is_neither_worker_nor_ticket_gets_slices() {
-        let guards = Guards { cell_bits: Some(39), ends: true, prints: false };
+        let guards = Guards { cell_bits: Some(39), ends: true, prints: false, contains: false };
         let prepared = |leaving: &str, guards| {
             let text = format!("{TEXT}{leaving}");
             let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
@@ -481,7 +487,7 @@ DONE:
         // either.
         let trapping =
             text.replace("setp.gt.u32 %p, %r4, 31;", "setp.gt.u32 %p, %r4, 31;\n    @%p trap;");
-        let guards = Guards { cell_bits: Some(38), ends: true, prints: false };
+        let guards = Guards { cell_bits: Some(38), ends: true, prints: false, contains: false };
         let guarded = Target { guards, ..Target::from(Sharing::Spatial) };
         let trapping = image(ImageKind::Ptx, trapping.len(), trapping.as_bytes());
         let guarded = prepare(&trapping, guarded, &Purpose::Run).unwrap().module;
@@ -588,7 +594,7 @@ DONE:
             writeln!(text, ".visible .entry k{kernel}() {{ ret; }}").unwrap();
         }
         let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
-        let guards = Guards { cell_bits: Some(39), ends: true, prints: false };
+        let guards = Guards { cell_bits: Some(39), ends: true, prints: false, contains: false };
         let target = Target { guards, ..forms_only() };
         let limits = Limits { prepare_mib: 2, ..Limits::default() };
         let bounds = Bounds { limits, ..Bounds::default() };

@@ -39,6 +39,12 @@ pub const FAULT: u64 = 24;
 pub const FAULT_TRAP: u32 = 1;
 /// At `FAULT`: an assertion failed.
 pub const FAULT_ASSERT: u32 = 2;
+/// At `FAULT`: an address was no multiple of its access's size.
+pub const FAULT_MISALIGNED: u32 = 3;
+/// At `FAULT`: an address lay beyond shared, local or constant memory, or the parameters.
+pub const FAULT_BEYOND: u32 = 4;
+/// At `FAULT`: a barrier does not exist, or waits for threads that are not there.
+pub const FAULT_ILLEGAL: u32 = 5;
 
 /// `u64`: the linear index behind the launch's last CTA.
 pub const TOTAL: u64 = 128;

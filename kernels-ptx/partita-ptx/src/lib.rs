@@ -37,6 +37,7 @@ pub mod analysis;
 pub mod cancel;
 mod carry;
 mod choose;
+pub mod contain;
 pub mod control;
 pub mod count;
 pub mod error;
@@ -63,6 +64,7 @@ pub mod worker;
 
 pub use cancel::{Ends, cancel, cancel_with};
 pub use choose::choose;
+pub use contain::contain;
 pub use count::count;
 pub use error::{Diagnostic, Errors};
 pub use excerpt::{Bound, Excerpt, Excerpts};

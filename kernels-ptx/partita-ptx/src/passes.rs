@@ -6,7 +6,7 @@
 use crate::ir::Module;
 use crate::report::KernelReport;
 use crate::worker::{Rewritten, WorkerOptions};
-use crate::{cancel, choose, count, fence, output, slice, ticket, worker};
+use crate::{cancel, choose, contain, count, fence, output, slice, ticket, worker};
 
 /// A pass. The order is that in which they are applied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -15,6 +15,8 @@ pub enum Pass {
     Output,
     /// [`crate::fence()`]
     Fence,
+    /// [`crate::contain()`]
+    Contain,
     /// [`crate::count()`]
     Count,
     /// [`crate::worker()`]
@@ -31,9 +33,10 @@ pub enum Pass {
 
 impl Pass {
     /// Every pass.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Output,
         Self::Fence,
+        Self::Contain,
         Self::Count,
         Self::Worker,
         Self::Ticket,
@@ -48,6 +51,7 @@ impl Pass {
         match self {
             Self::Output => "output",
             Self::Fence => "fence",
+            Self::Contain => "contain",
             Self::Count => "count",
             Self::Worker => "worker",
             Self::Ticket => "ticket",
@@ -69,6 +73,7 @@ impl Pass {
         match self {
             Self::Output => output(module),
             Self::Fence => fence(module, options),
+            Self::Contain => contain(module),
             Self::Count => count(module),
             Self::Worker => worker(module, options),
             Self::Ticket => ticket(module, options),

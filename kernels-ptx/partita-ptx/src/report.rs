@@ -310,6 +310,18 @@ pub enum Reason {
     /// Fence: a call whose target is in a register.
     #[error("a call through a register may go anywhere, also behind an address check")]
     CallThroughRegister,
+    /// Contain: a function that takes memory of the stack as it goes.
+    #[error("the function `{function}` takes memory of the stack, and how much is not known")]
+    UnboundedStack {
+        /// The function.
+        function: String,
+    },
+    /// Contain: a function that may call itself.
+    #[error("the function `{function}` may call itself, and how deep it goes is not known")]
+    Recursion {
+        /// The function.
+        function: String,
+    },
     /// Fence: a function of the driver's that reads or writes memory by itself.
     #[error("`{function}` is the driver's, and what it reaches cannot be forced into a window")]
     DriverFunction {

@@ -142,11 +142,12 @@ fn check_case(source: &str) -> Result<Option<Texts>, String> {
         |wanted: &[Pass]| passes::apply(&module, wanted, &WorkerOptions::default()).module;
     let others = vec![
         print(&module),
-        oldest(&combined(&[Pass::Fence, Pass::Count, Pass::Choose, Pass::Cancel])),
+        oldest(&combined(&[Pass::Fence, Pass::Contain, Pass::Count, Pass::Choose, Pass::Cancel])),
         oldest(&combined(&[Pass::Fence, Pass::Ticket])),
         print(&combined(&[Pass::Count, Pass::Slice])),
     ];
-    let settled = check_settled(&combined(&[Pass::Fence, Pass::Choose, Pass::Cancel]))?;
+    let settled =
+        check_settled(&combined(&[Pass::Fence, Pass::Contain, Pass::Choose, Pass::Cancel]))?;
     let others = others.into_iter().chain(settled).collect();
     let pass = expected.iter().find_map(|e| Pass::named(e.words[0]));
     let settles = expected.iter().find(|e| e.words[0] == "settle");
@@ -311,7 +312,10 @@ fn check_pass(module: &Module, pass: Pass, expected: &[Expectation<'_>]) -> Resu
             }
             continue;
         }
-        if matches!(pass, Pass::Output | Pass::Fence | Pass::Count | Pass::Slice | Pass::Cancel) {
+        if matches!(
+            pass,
+            Pass::Output | Pass::Fence | Pass::Contain | Pass::Count | Pass::Slice | Pass::Cancel
+        ) {
             if !report.refusals().is_empty() {
                 return Err(format!("{name} refused: {}", report.refusals()[0]));
             }

@@ -11,8 +11,8 @@ const OLDEST: Version = Version { major: 7, minor: 0 };
 /// Compositions of passes beside each pass alone.
 const COMPOSITIONS: [&[Pass]; 3] = [
     &Pass::ALL,
-    &[Pass::Fence, Pass::Choose, Pass::Cancel],
-    &[Pass::Fence, Pass::Count, Pass::Slice, Pass::Cancel],
+    &[Pass::Fence, Pass::Contain, Pass::Choose, Pass::Cancel],
+    &[Pass::Fence, Pass::Contain, Pass::Count, Pass::Slice, Pass::Cancel],
 ];
 
 /// Checks the text of a module.

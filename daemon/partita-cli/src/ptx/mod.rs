@@ -117,6 +117,8 @@ enum Pass {
     Output,
     /// Keep every global access inside the window that two added parameters name.
     Fence,
+    /// Accesses that the hardware would refuse end their launch only.
+    Contain,
     /// Count instructions and global accesses of the launch in a block that an added parameter
     /// names.
     Count,
@@ -138,6 +140,7 @@ impl From<Pass> for partita_ptx::Pass {
         match pass {
             Pass::Output => Self::Output,
             Pass::Fence => Self::Fence,
+            Pass::Contain => Self::Contain,
             Pass::Count => Self::Count,
             Pass::Worker => Self::Worker,
             Pass::Ticket => Self::Ticket,

@@ -148,6 +148,12 @@ impl Device for CudaDevice {
         operation: OperationId,
         work: Work,
     ) -> Result<(), DeviceError> {
+        if let Work::Launch(launch) | Work::LaunchOn { launch, .. } = &work
+            && self.guards.contains
+            && let Some(&window) = self.window_of_module.get(&launch.module)
+        {
+            self.windows.fill(window);
+        }
         let task = self.task(work)?;
         self.check(&task)?;
         self.streams.enqueue(stream, operation, task)?;
@@ -343,7 +349,8 @@ impl Relocation for CudaDevice {
 
 impl Aliasing for CudaDevice {
     fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
-        self.windows.room_for_alias(home, range)?;
+        let window = self.windows.room_for_alias(home, range)?;
+        self.make_room(window, range)?;
         if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
             let (start, bytes) = moved.rest;
             let filled = self

@@ -76,6 +76,8 @@ pub struct CudaDevice {
     /// Modules whose kernels print.
     printing: BTreeMap<ModuleId, Printing>,
     guards: Guards,
+    /// Ranges for which scratch memory makes room in the next phase.
+    wanted: Vec<(WindowId, AddressRange)>,
     /// How kernels reach memory that is mapped in this process.
     host_access: HostAccess,
     /// Windows whose host memory is not page-locked, and why. None of their kernels may run.
@@ -143,7 +145,12 @@ impl CudaDevice {
         });
         let cell_bits = partita_ptx::fence::cell_bits(facts.memory.0.max(LEAST_WINDOW_BYTES));
         let guards = match options.guards {
-            Guarding::On => Guards { cell_bits: Some(cell_bits), ends: true, prints: true },
+            Guarding::On | Guarding::Strict => Guards {
+                cell_bits: Some(cell_bits),
+                ends: true,
+                prints: true,
+                contains: options.guards == Guarding::Strict,
+            },
             Guarding::Off => Guards { prints: true, ..Guards::default() },
         };
         // These come first, so that each stream has a connection to the GPU for itself.
@@ -182,6 +189,7 @@ impl CudaDevice {
             groups,
             confining: BTreeSet::new(),
             guards,
+            wanted: Vec::new(),
             host_access,
             without_host: BTreeMap::new(),
             last_event: Instant::now(),
@@ -208,6 +216,7 @@ impl CudaDevice {
         range: AddressRange,
         place: Place,
     ) -> Result<(), DeviceError> {
+        self.make_room(window, range)?;
         let pieces = self.windows.allocate(window, range, place, &self.zeros)?;
         self.signals.outdate(range.start.0, range.bytes);
         let zeroed = self.zero(pieces.clone(), place);
@@ -215,6 +224,26 @@ impl CudaDevice {
             self.windows.abandon(window, range.start, &pieces)?;
         }
         zeroed
+    }
+
+    /// Makes room for an allocation where scratch memory is in the way. Unmapping it waits for
+    /// grids: where some are on the device, it happens in a phase.
+    pub(super) fn make_room(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+    ) -> Result<(), DeviceError> {
+        if self.windows.is_free(window, range) {
+            return Ok(());
+        }
+        // Zeroing may be a kernel, too.
+        let zeroed = self.zeros.barrier().map(|(_, mark)| mark);
+        if self.streams.device_is_idle() && zeroed.is_none() {
+            return self.windows.clear(window, range);
+        }
+        self.wanted.push((window, range));
+        self.loader.ask_for_phase(zeroed);
+        Err(DeviceError::Busy)
     }
 
     fn zero(&mut self, pieces: Vec<(u64, u64)>, place: Place) -> Result<(), DeviceError> {

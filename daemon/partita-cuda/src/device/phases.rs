@@ -50,6 +50,12 @@ impl CudaDevice {
             return true;
         }
         self.phases.phase = Phase::Open;
+        // Nothing is on the device yet.
+        for (window, range) in std::mem::take(&mut self.wanted) {
+            if let Err(error) = self.windows.clear(window, range) {
+                tracing::warn!(%error, "scratch memory stays where memory is wanted");
+            }
+        }
         events.push(Event::Reopened);
         false
     }

@@ -71,6 +71,7 @@ impl Windows {
             }
             context.unmap(at, piece.bytes).map_err(|failure| refused(&failure))?;
             window.pieces.remove(&at);
+            window.is_filled = false;
         }
         Ok(window)
     }

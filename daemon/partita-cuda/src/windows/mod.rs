@@ -14,7 +14,7 @@
 //! - The caller learns of new pieces and fills them with zeros before anyone can read them: they
 //!   may have been another tenant's.
 
-use crate::driver::{Context, Event, Failure, Place};
+use crate::driver::{Context, Event, Failure, Physical, Place};
 use crate::host::HostRange;
 use crate::zeros::Zeros;
 use aliases::Own;
@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 mod aliases;
 mod cells;
+mod filler;
 
 /// A range of addresses: start and bytes.
 type Addresses = (u64, u64);
@@ -44,11 +45,19 @@ struct Window {
     addresses: Vec<Addresses>,
     base: u64,
     bytes: u64,
+    /// The margin behind it begins here.
+    end: u64,
     /// Allocations: start and length.
     live: BTreeMap<u64, u64>,
     pieces: BTreeMap<u64, Piece>,
     /// The margins' mappings.
     margins: Vec<(u64, u64)>,
+    /// The memory behind the margins, and behind what has no memory of its own.
+    scratch: Option<Physical>,
+    /// Mappings of this memory inside the window.
+    filler: BTreeMap<u64, u64>,
+    /// Every address has memory.
+    is_filled: bool,
     /// Modules' variables lie from this address on.
     variables_from: u64,
     host: Option<HostRange>,
@@ -154,14 +163,19 @@ impl Windows {
             }
             return Err(DeviceError::OutOfMemory { wanted: bytes, available: 0 });
         }
-        let margins = self.fill_margins([cell, cell + cell_bytes - MARGIN_BYTES]);
+        let end = cell + cell_bytes - MARGIN_BYTES;
+        let (scratch, margins) = self.fill_margins([(cell, base), (end, cell + cell_bytes)]);
         let window = Window {
             addresses,
             base,
             bytes,
+            end,
             live: BTreeMap::new(),
             pieces: BTreeMap::new(),
             margins,
+            scratch,
+            filler: BTreeMap::new(),
+            is_filled: false,
             variables_from: base + bytes,
             host: None,
             own: BTreeMap::new(),
@@ -227,29 +241,25 @@ impl Windows {
         self.windows.get_mut(&id)?.host.as_mut()
     }
 
-    /// Maps scratch memory over both margins and returns the mappings. A stray access faults where
-    /// mapping failed.
-    fn fill_margins(&self, starts: [u64; 2]) -> Vec<(u64, u64)> {
+    /// Maps scratch memory over the addresses beside the window and returns the mappings. A stray
+    /// access faults where mapping failed.
+    fn fill_margins(&self, ranges: [(u64, u64); 2]) -> (Option<Physical>, Vec<(u64, u64)>) {
         let mut mapped = Vec::new();
-        let mut fill = || -> Result<(), Failure> {
+        let mut fill = || -> Result<Physical, Failure> {
             let bytes = SCRATCH_BYTES.next_multiple_of(self.granularity);
             let scratch = self.context.create(bytes, Place::Device)?;
-            for start in starts {
-                // If the granularity does not divide the margin, the margin's end stays unmapped.
-                let count = MARGIN_BYTES / bytes;
-                for at in (0..count).map(|index| start + index * bytes) {
-                    scratch.map(at)?;
+            for (start, end) in ranges {
+                filler::map(&self.context, &scratch, (start, end), &mut |at, bytes| {
                     mapped.push((at, bytes));
-                }
-                self.context.give_access(start, count * bytes, Place::Device)?;
+                })?;
             }
-            Ok(())
+            Ok(scratch)
         };
-        if let Err(failure) = fill() {
+        let scratch = fill().inspect_err(|failure| {
             tracing::warn!(%failure, "margins stay unmapped: a kernel that strays there ends the \
                 GPU's context");
-        }
-        mapped
+        });
+        (scratch.ok(), mapped)
     }
 
     /// The memory of a window's margins, which must still be zeroed.
@@ -275,6 +285,8 @@ impl Windows {
         let start = window.variables_from.checked_sub(bytes).ok_or_else(|| out.clone())?;
         let start = DeviceAddress(start - start % alignment.max(256));
         let range = AddressRange { start, bytes };
+        // Modules are loaded when nothing is on the device.
+        self.clear(id, range)?;
         let made = self.allocate(id, range, Place::Device, zeros).map_err(|error| match error {
             DeviceError::BadRange { .. } => out,
             other => other,
@@ -290,7 +302,8 @@ impl Windows {
         self.by_base.remove(&window.base);
         let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes));
         let views: Vec<Addresses> = window.own.values().map(Own::view).collect();
-        let pieces = pieces.chain(window.margins).chain(views.iter().copied()).collect();
+        let pieces = pieces.chain(window.margins).chain(window.filler);
+        let pieces = pieces.chain(views.iter().copied()).collect();
         let addresses = window.addresses.into_iter().chain(views).collect();
         Ok(Remains { addresses, pieces, host: window.host, after: None })
     }
@@ -339,6 +352,7 @@ impl Windows {
             }
         }
         let Some(window) = self.windows.get_mut(&id) else { return Err(bad_range) };
+        window.is_filled = false;
         for &(at, bytes) in &made {
             window.pieces.insert(at, Piece { bytes, users: 0, place, alias: None });
         }
@@ -370,6 +384,7 @@ impl Windows {
                 let Some(piece) = window.pieces.get(&at) else { continue };
                 self.context.unmap(at, piece.bytes)?;
                 window.pieces.remove(&at);
+                window.is_filled = false;
                 any = true;
             }
         }
@@ -407,6 +422,7 @@ impl Windows {
             match self.context.unmap(at, bytes) {
                 Ok(()) => {
                     window.pieces.remove(&at);
+                    window.is_filled = false;
                 }
                 // The piece stays mapped, and no program reads it, until the window's release.
                 Err(failure) => {

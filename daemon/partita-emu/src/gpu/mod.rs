@@ -185,7 +185,7 @@ fn guards(spec: &Spec, options: &Options) -> Guards {
         return Guards::default();
     }
     let bits = partita_ptx::fence::cell_bits(spec.memory_bytes.max(WINDOW_BYTES));
-    Guards { cell_bits: Some(bits), ends: true, prints: false }
+    Guards { cell_bits: Some(bits), ends: true, prints: false, contains: false }
 }
 
 /// Whether programs share the host's time, because the device keeps none.

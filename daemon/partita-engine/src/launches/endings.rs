@@ -10,7 +10,7 @@ use crate::handover::Handover;
 use crate::sessions::program_line;
 use crate::turn::{Bug, Turn};
 use partita_device::{Fault, FaultKind};
-use partita_model::control::FAULT_ASSERT;
+use partita_model::control::{FAULT_ASSERT, FAULT_BEYOND, FAULT_ILLEGAL, FAULT_MISALIGNED};
 use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, LaunchId, Nanos, SessionId};
 
 /// What the end of a main grid has shown.
@@ -166,6 +166,18 @@ impl Launch {
     pub(super) fn gave_up(&self, turn: &mut Turn<'_>, fault: u32) {
         let (code, what) = match fault {
             FAULT_ASSERT => (CudaResult::ERROR_ASSERT, "an assertion failed"),
+            FAULT_MISALIGNED => (
+                CudaResult::ERROR_MISALIGNED_ADDRESS,
+                "an address was no multiple of its access's size",
+            ),
+            FAULT_BEYOND => (
+                CudaResult::ERROR_ILLEGAL_ADDRESS,
+                "an address lay beyond shared, local or constant memory, or the parameters",
+            ),
+            FAULT_ILLEGAL => (
+                CudaResult::ERROR_ILLEGAL_INSTRUCTION,
+                "a barrier does not exist, or waits for threads that are not there",
+            ),
             _ => (CudaResult::ERROR_LAUNCH_FAILED, "it executed `trap`"),
         };
         let (kernel, id) = (&self.spec.kernel.name, self.spec.id);

@@ -45,6 +45,8 @@ impl Machines {
             Err(Refusal::Explained(code, text)) => {
                 turn.reply(call, code, Payload::Explanation(text));
             }
+            // Only some requests can be tried again.
+            Err(Refusal::Busy) => turn.reply(call, CudaResult::ERROR_OUT_OF_MEMORY, Payload::None),
             Err(Refusal::Violation(reason)) => self.end(turn, call.session, reason),
         }
     }

@@ -84,7 +84,13 @@ impl Machines {
                 self.sessions.module_refused(turn, module, reason);
             }
             Event::Confined { sms, result } => self.launches.confined(turn, sms, result),
-            Event::Reopened => turn.push(Effect::PumpWaiting),
+            Event::Reopened => {
+                // Before a launch occupies the device again.
+                for (call, request) in self.sessions.take_postponed() {
+                    self.request(turn, call, request);
+                }
+                turn.push(Effect::PumpWaiting);
+            }
             Event::Done { operation, time, outcome } => {
                 self.observer.look_at_hit_rates(turn);
                 self.done(turn, operation, time, outcome);

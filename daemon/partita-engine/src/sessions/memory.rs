@@ -38,6 +38,7 @@ impl Sessions {
             session.window.free(range.start);
             return Err(match error {
                 DeviceError::OutOfMemory { .. } => out_of_memory,
+                DeviceError::Busy => Refusal::Busy,
                 other => Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, other.to_string()),
             });
         }

@@ -104,6 +104,8 @@ pub(crate) struct Sessions {
     /// Tenants that may run kernels that nothing holds to their own memory; `None`: all.
     unfenced: BTreeSet<Option<TenantId>>,
     terms: terms::TermsBook,
+    /// Requests that wait until no kernel runs.
+    postponed: Vec<(Call, crate::Request)>,
     /// The device is gone: nothing is given back to it.
     lost: bool,
 }

@@ -174,6 +174,7 @@ fn unsupported(what: &str) -> DeviceError {
 
 fn refusal(error: &DeviceError) -> Refusal {
     let code = match error {
+        DeviceError::Busy => return Refusal::Busy,
         DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
         _ => CudaResult::ERROR_INVALID_VALUE,
     };

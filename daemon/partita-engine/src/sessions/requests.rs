@@ -17,6 +17,8 @@ pub(crate) enum Refusal {
     Code(CudaResult),
     /// The same, with words.
     Explained(CudaResult, String),
+    /// The device cannot do it while kernels run: it is tried again ([`Sessions::take_postponed`]).
+    Busy,
     /// The client broke the protocol.
     Violation(String),
 }
@@ -56,6 +58,21 @@ impl Sessions {
         }
     }
 
+    fn answer_or_postpone(&mut self, call: Call, request: Request, answer: Answer) -> Taken {
+        match answer {
+            Err(Refusal::Busy) => {
+                self.postponed.push((call, request));
+                Taken::Later
+            }
+            answer => Taken::Answer(answer),
+        }
+    }
+
+    /// Requests that are to be tried again, after the device was idle.
+    pub(crate) fn take_postponed(&mut self) -> Vec<(Call, Request)> {
+        std::mem::take(&mut self.postponed)
+    }
+
     /// Takes a request.
     pub(crate) fn take(&mut self, turn: &mut Turn<'_>, call: Call, request: Request) -> Taken {
         use Request as R;
@@ -67,10 +84,16 @@ impl Sessions {
         };
         match request {
             R::Launch(launch) => Taken::Launch(launch),
-            R::MemAlloc { bytes } => now(self.mem_alloc(turn, id, bytes)),
+            R::MemAlloc { bytes } => {
+                let answer = self.mem_alloc(turn, id, bytes);
+                self.answer_or_postpone(call, request, answer)
+            }
             R::Reserve { bytes, alignment } => now(self.reserve(id, bytes, alignment)),
             R::Unreserve { address } => now(self.unreserve(id, address)),
-            R::Map { home, range } => now(self.map(turn, id, home, range)),
+            R::Map { home, range } => {
+                let answer = self.map(turn, id, home, range);
+                self.answer_or_postpone(call, request, answer)
+            }
             R::MemInfo => now(Ok(self.mem_info(turn, id))),
             R::ArrayCreate { shape } => now(self.array_create(turn, id, &shape)),
             R::TextureCreate { spec } => now(self.texture_create(turn, id, &spec)),

@@ -16,8 +16,8 @@ use partita_ptx::analysis::spin::Spins;
 use partita_ptx::count::{Beside, beside};
 use partita_ptx::output::output_of;
 use partita_ptx::{
-    Blocks, Calls, Ends, Errors, Kernel, KernelReport, Module, Outcome, Printed, Reach, Refusal,
-    Rewrite, Rewritten, WorkerOptions, cancel_with, choose, originals, slice,
+    Blocks, Calls, Ends, Errors, FuncId, Kernel, KernelReport, Module, Outcome, Printed, Reach,
+    Refusal, Rewrite, Rewritten, WorkerOptions, cancel_with, choose, contain, originals, slice,
 };
 use sha2::{Digest, Sha256};
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -101,6 +101,8 @@ pub(super) fn rewrite(
     let later = (confined && !sizes.forms).then(|| later(&original, text, &kernels));
     let (module, fences) = fenced(original, &kernels, target, confined);
     bounds.check()?;
+    let (module, guarded) = contained(module, &kernels, target, confined);
+    bounds.check()?;
     let Beside { module, counting } = match confined && sizes.counts {
         true => counted(module),
         false => Beside { module, counting: vec![None; kernels.len()] },
@@ -118,9 +120,9 @@ pub(super) fn rewrite(
     };
     bounds.check()?;
     let slice::Beside { module, entries: slices } = slices;
-    let (module, reports, stoppable) = match confined {
+    let (module, reports, Stops { stoppable, unstoppable }) = match confined {
         true => stoppable(module, reports, &slices, target),
-        false => (module, reports, HashSet::new()),
+        false => (module, reports, Stops::default()),
     };
     bounds.check()?;
 
@@ -161,12 +163,18 @@ pub(super) fn rewrite(
             !facts.spins.waits
                 && form.is_some_and(|form| form.form == partita_ptx::KernelForm::Worker)
         });
+        // What cannot be stopped ends the context when it fails, or occupies the device for ever.
+        let unstoppable = unstoppable.get(kernel.name.as_str());
+        let fence = match (fence, unstoppable.filter(|_| target.guards.contains)) {
+            (Fence::Code, Some(why)) => Fence::None(why.clone()),
+            (fence, _) => fence,
+        };
         prepared.push(PreparedKernel {
             fence,
             hash: Some(facts.hash),
             awaits: facts.spins.waits,
             follows: facts.spins.follows,
-            gives_up: facts.gives_up,
+            gives_up: facts.gives_up || guarded.contains(&kernel.func),
             loops: facts.spins.loops,
             counting: counting.map(Into::into),
             slice: slices.get(&kernel.name).map(|entry| Slice {
@@ -226,12 +234,41 @@ fn fenced(
     let options = WorkerOptions { cell_bits, ..WorkerOptions::default() };
     let Rewritten { module, reports } = partita_ptx::fence(&original, &options);
     let by_func: BTreeMap<_, _> = reports.iter().map(|report| (report.func, report)).collect();
+    let mut calls = Calls::new(&module);
+    let mut stack = |kernel: &Kernel| {
+        let reach = calls.reach(kernel.func);
+        target.guards.contains.then(|| contain::unbounded_stack(&module, &reach.funcs)).flatten()
+    };
     let fence_of = |kernel: &Kernel| match by_func.get(&kernel.func) {
-        Some(report) if report.refusals().is_empty() => Fence::Code,
+        Some(report) if report.refusals().is_empty() => match stack(kernel) {
+            Some(reason) => Fence::None(reason.to_string()),
+            None => Fence::Code,
+        },
         report => Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default()),
     };
     let fences = kernels.iter().map(fence_of).collect();
     (module, fences)
+}
+
+/// The module with guards where the hardware would refuse an access, and the kernels that have
+/// some.
+fn contained(
+    module: Module,
+    kernels: &[Kernel],
+    target: Target,
+    confined: bool,
+) -> (Module, HashSet<FuncId>) {
+    if !target.guards.contains || !confined {
+        return (module, HashSet::new());
+    }
+    let module = contain(&module).module;
+    let mut calls = Calls::new(&module);
+    let mut is_guarded = |kernel: &&Kernel| {
+        contain::is_guarded(&module, calls.reach(kernel.func).funcs.iter().copied())
+    };
+    let guarded =
+        kernels.iter().filter(|kernel| is_guarded(kernel)).map(|kernel| kernel.func).collect();
+    (module, guarded)
 }
 
 /// Adds to the module a counting kernel beside each kernel.
@@ -291,6 +328,14 @@ fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes)
     }
 }
 
+/// The entries that [`stoppable()`] has given the control block, and those that refuse, with the
+/// reasons.
+#[derive(Default)]
+struct Stops {
+    stoppable: HashSet<String>,
+    unstoppable: HashMap<String, String>,
+}
+
 /// Makes kernels stoppable, and names those that look at the control block for it. Traps stay as
 /// they are where a fault ends only its grid. A kernel that spins must be stopped by the flag.
 fn stoppable(
@@ -298,8 +343,12 @@ fn stoppable(
     mut reports: Vec<KernelReport>,
     slices: &BTreeMap<String, String>,
     target: Target,
-) -> (Module, Vec<KernelReport>, HashSet<String>) {
-    let ends = if target.guards.ends { Ends::Launch } else { Ends::Kept };
+) -> (Module, Vec<KernelReport>, Stops) {
+    let ends = match (target.guards.ends, target.guards.contains) {
+        (true, true) => Ends::Always,
+        (true, false) => Ends::Launch,
+        (false, _) => Ends::Kept,
+    };
     // Originals and slices beside other entries have no control block.
     let original = |report: &KernelReport| report.rewritten()?.original.clone();
     let mut beside: HashSet<String> = reports.iter().filter_map(original).collect();
@@ -312,8 +361,12 @@ fn stoppable(
     }
     let stopped = cancel_with(module, &reports, ends);
     reports.truncate(own);
+    let refused = stopped.reports.iter().filter(|report| !report.refusals().is_empty());
+    let unstoppable =
+        refused.map(|report| (report.name.clone(), reasons(report.refusals()))).collect();
     let changed = stopped.reports.into_iter().filter(|report| !report.added.is_empty());
-    (stopped.module, reports, changed.map(|report| report.name).collect())
+    let stoppable = changed.map(|report| report.name).collect();
+    (stopped.module, reports, Stops { stoppable, unstoppable })
 }
 
 fn register_bound(kernel: &Kernel, purpose: &Purpose) -> RegisterBound {

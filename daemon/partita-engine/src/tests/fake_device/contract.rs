@@ -30,7 +30,7 @@ impl Device for FakeDevice {
     }
 
     fn guards(&self) -> partita_device::Guards {
-        partita_device::Guards { cell_bits: Some(24), ends: true, prints: false }
+        partita_device::Guards { cell_bits: Some(24), ends: true, prints: false, contains: false }
     }
 
     fn facts(&self) -> &DeviceFacts {

@@ -26,12 +26,17 @@
 //! that end this way are not counted in `completed`, and never leave in telemetry: the end of the
 //! grids is what holds.
 //!
-//! A loop that only computes or walks stays as it was: it ends in its own time or never.
+//! A loop that only computes or walks stays as it was: it ends in its own time or never. Where the
+//! device cannot end grids ([`Ends::Always`]), every loop looks whose rounds no number of the text
+//! bounds ([`rounds`]).
+
+mod rounds;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::hazard::callee;
 use crate::carry::{self, Carry, declare, emit};
+use crate::contain;
 use crate::control;
 use crate::ir::{
     Base, Body, Form, FuncId, Guard, Inst, Label, LabelId, Mod, Module, Name, Op, Operand, Pos,
@@ -60,6 +65,8 @@ const BUDGET: usize = 1 << 24;
 pub enum Ends {
     /// A trap ends its launch, by the control block.
     Launch,
+    /// The same, and every loop can be stopped: for devices that cannot end grids.
+    Always,
     /// A trap stays as it is: for devices where it ends only its grid.
     Kept,
 }
@@ -149,8 +156,8 @@ fn check(
     let reach = calls.reach(kernel.func);
     let needs = |id: FuncId| {
         module.func(id).body.as_ref().is_some_and(|body| {
-            waits(module, body).iter().any(Option::is_some)
-                || body.insts().any(|(_, inst)| end_of(module, body, inst, ends).is_some())
+            waits(module, body, ends).iter().any(Option::is_some)
+                || body.insts().any(|(_, inst)| end_of(module, body, (inst, None), ends).is_some())
         })
     };
     let funcs = reach.funcs.iter().copied();
@@ -161,13 +168,22 @@ fn check(
     Ok((!needing.is_empty()).then_some(functions))
 }
 
-/// The value of the fault word where the instruction ends the launch.
-fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> {
+/// The value of the fault word where the instruction ends the launch. `label`: the label right
+/// before it.
+fn end_of(
+    module: &Module,
+    body: &Body,
+    (inst, label): (&Inst, Option<LabelId>),
+    ends: Ends,
+) -> Option<u32> {
     if ends == Ends::Kept {
         return None;
     }
     match module.form(inst).op {
-        Op::Trap => Some(control::FAULT_TRAP),
+        Op::Trap => {
+            let label = label.map(|label| module.text(body.labels[label.0 as usize].name));
+            Some(contain::fault_of(inst, label).unwrap_or(control::FAULT_TRAP))
+        }
         Op::Call => {
             let function = callee(body.operands(inst.operands))?;
             (module.text(module.func(function).name) == "__assertfail")
@@ -179,10 +195,13 @@ fn end_of(module: &Module, body: &Body, inst: &Inst, ends: Ends) -> Option<u32> 
 
 /// For each statement that is the branch at the end of a loop that must look at the abort flag:
 /// what a round counts for, as a part of [`PERIOD`].
-fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
+fn waits(module: &Module, body: &Body, ends: Ends) -> Vec<Option<u64>> {
     let mut place = vec![usize::MAX; body.labels.len()];
     let mut result = vec![None; body.stmts.len()];
     let mut budget = BUDGET;
+    let branches = rounds::Branches::of(module, body);
+    // The ends of loops without a look, and their rounds.
+    let mut short: Vec<(usize, u64)> = Vec::new();
     for (index, stmt) in body.stmts.iter().enumerate() {
         match stmt {
             Stmt::Label(label) => place[label.0 as usize] = index,
@@ -196,10 +215,24 @@ fn waits(module: &Module, body: &Body) -> Vec<Option<u64>> {
                 if let Some(start) = target.filter(|&start| start != usize::MAX) {
                     let visits = (index - start).saturating_mul(4);
                     let range = Loop { module, body, start, end: index };
-                    if budget < visits || range.waits() {
+                    let rounds = match ends {
+                        Ends::Always => rounds::most(module, body, &branches, (start, index)),
+                        Ends::Launch | Ends::Kept => None,
+                    };
+                    let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD);
+                    let is_long = ends == Ends::Always && !is_short;
+                    if budget < visits || is_long || range.waits() {
                         let sleeps =
                             range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
-                        result[index] = Some(if sleeps { PERIOD / SLEEPS } else { 1 });
+                        let within = short.iter().filter(|(at, _)| *at > start);
+                        let within = within.map(|(_, rounds)| *rounds).max().unwrap_or(1);
+                        result[index] =
+                            Some(if sleeps { PERIOD / SLEEPS } else { within.min(PERIOD) });
+                    } else if let Some(rounds) = rounds {
+                        // A short loop around others has the rounds of all of them.
+                        let within = short.iter().filter(|(at, _)| *at > start);
+                        let within = within.map(|(_, rounds)| *rounds).max().unwrap_or(1);
+                        short.push((index, rounds.saturating_mul(within)));
                     }
                     budget = budget.saturating_sub(visits);
                 }
@@ -452,17 +485,21 @@ impl Cancel {
         kind: Slot,
         mut out: Vec<Stmt>,
     ) {
-        let waits = waits(module, body);
+        let waits = waits(module, body, self.ends);
         let [rounds, word, flag] =
             self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
         emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(PERIOD)]);
         let scope = Scope { control: block, slot: kind, rounds, word, flag };
+        let mut before = None;
         for (stmt, waits) in std::mem::take(&mut body.stmts).into_iter().zip(waits) {
             let Stmt::Inst(inst) = stmt else {
+                if let Stmt::Label(label) = stmt {
+                    before = Some(label);
+                }
                 out.push(stmt);
                 continue;
             };
-            if let Some(fault) = end_of(module, body, &inst, self.ends) {
+            if let Some(fault) = end_of(module, body, (&inst, before.take()), self.ends) {
                 scope.fault(module, body, &inst, fault, &mut out);
                 continue;
             }

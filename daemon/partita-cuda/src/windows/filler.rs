@@ -1,0 +1,104 @@
+//! Memory at the addresses between the margins that have none of their own.
+//!
+//! A kernel may go past its memory, and an address without memory would end the GPU's context. Such
+//! addresses therefore map the scratch memory behind the margins, from the window's first launch
+//! on. Where memory is allocated later, scratch mappings make room, which may wait for grids
+//! ([`Windows::is_free`]); the rest of their addresses is filled again at the next launch.
+
+use super::{SCRATCH_BYTES, Window, Windows};
+use crate::driver::{Context, Failure, Physical, Place};
+use partita_device::{AddressRange, DeviceError};
+use partita_model::WindowId;
+
+/// Maps scratch memory over a range of addresses, as often as it takes.
+pub(super) fn map(
+    context: &Context,
+    scratch: &Physical,
+    (start, end): (u64, u64),
+    mapped: &mut impl FnMut(u64, u64),
+) -> Result<(), Failure> {
+    let mut at = start;
+    while at < end {
+        let bytes = (end - at).min(scratch.bytes());
+        scratch.map_first(at, bytes)?;
+        mapped(at, bytes);
+        at += bytes;
+    }
+    if end > start { context.give_access(start, end - start, Place::Device) } else { Ok(()) }
+}
+
+impl Windows {
+    /// Gives every address of a window memory, before a kernel runs there.
+    pub(crate) fn fill(&mut self, id: WindowId) {
+        let context = &self.context;
+        let Some(window) = self.windows.get_mut(&id).filter(|window| !window.is_filled) else {
+            return;
+        };
+        window.is_filled = true;
+        let gaps = window.unfilled();
+        let (Some(scratch), filler) = (&window.scratch, &mut window.filler) else { return };
+        for gap in gaps {
+            let mut note = |at, bytes| {
+                filler.insert(at, bytes);
+            };
+            if let Err(failure) = map(context, scratch, gap, &mut note) {
+                tracing::warn!(%failure, "addresses stay unmapped: a kernel that strays there ends \
+                    the GPU's context");
+                return;
+            }
+        }
+    }
+
+    /// Whether a range may be allocated: no scratch memory is in the way.
+    pub(crate) fn is_free(&self, id: WindowId, range: AddressRange) -> bool {
+        let (first, last) = self.pages(range);
+        let window = self.windows.get(&id);
+        window.is_none_or(|window| window.filler_over(first, last).is_empty())
+    }
+
+    /// Unmaps the scratch memory in a range. The driver may wait for all grids.
+    pub(crate) fn clear(&mut self, id: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+        let (first, last) = self.pages(range);
+        let context = &self.context;
+        let Some(window) = self.windows.get_mut(&id) else { return Ok(()) };
+        for (at, bytes) in window.filler_over(first, last) {
+            let unmapped = context.unmap(at, bytes);
+            unmapped.map_err(|failure| DeviceError::Unsupported(failure.to_string()))?;
+            window.filler.remove(&at);
+            window.is_filled = false;
+        }
+        Ok(())
+    }
+
+    fn pages(&self, range: AddressRange) -> (u64, u64) {
+        let first = range.start.0 - range.start.0 % self.granularity;
+        (first, range.end().next_multiple_of(self.granularity))
+    }
+}
+
+impl Window {
+    fn filler_over(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
+        let from = first.saturating_sub(SCRATCH_BYTES.max(1));
+        let near = self.filler.range(from..last).map(|(&at, &bytes)| (at, bytes));
+        near.filter(|(at, bytes)| at + bytes > first).collect()
+    }
+
+    /// The ranges of addresses without memory.
+    fn unfilled(&self) -> Vec<(u64, u64)> {
+        let pieces = self.pieces.iter().map(|(&at, piece)| (at, piece.bytes));
+        let filler = self.filler.iter().map(|(&at, &bytes)| (at, bytes));
+        let host = self.host.as_ref().map(crate::host::HostRange::range);
+        let mut taken: Vec<(u64, u64)> = pieces.chain(filler).chain(host).collect();
+        taken.push((self.end, 0));
+        taken.sort_unstable();
+        let mut gaps = Vec::new();
+        let mut at = self.base;
+        for (start, bytes) in taken {
+            if start > at {
+                gaps.push((at, start));
+            }
+            at = at.max(start + bytes);
+        }
+        gaps
+    }
+}

@@ -1,0 +1,81 @@
+//! The accesses of an instruction, with what the hardware asks of their addresses.
+
+use crate::ir::{Base, Body, Inst, Mod, Module, Op, Operand, Space, Symbol};
+
+/// An address that an instruction uses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    pub base: Base,
+    pub offset: i32,
+    /// Bytes that are accessed, and the alignment that they need.
+    pub bytes: u32,
+    /// `None` is a generic address.
+    pub space: Option<Space>,
+    /// Only the warp's first lanes use their address, for the whole warp.
+    pub lanes: Option<u32>,
+    /// Local memory takes no such operation.
+    pub is_atomic: bool,
+}
+
+/// The most accesses of one instruction: a copy has two.
+pub(super) type Accesses = Vec<Access>;
+
+/// The accesses of an instruction.
+pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
+    let form = module.form(inst);
+    let operands = body.operands(inst.operands);
+    let space = module.access_space(body, inst);
+    let of = |index: usize, bytes: u32, space: Option<Space>, lanes: Option<u32>| {
+        let &Operand::Mem(base, offset) = operands.get(index)? else { return None };
+        let is_atomic = matches!(form.op, Op::Atom | Op::Red);
+        Some(Access { base, offset, bytes, space, lanes, is_atomic })
+    };
+    let first = operands.iter().position(|operand| matches!(operand, Operand::Mem(..)));
+    let one = |bytes: u32, lanes: Option<u32>| {
+        first.and_then(|index| of(index, bytes, space, lanes)).into_iter().collect()
+    };
+    match form.op {
+        Op::Ld | Op::Ldu | Op::St | Op::Atom | Op::Red => {
+            let element = form.last_type().map_or(1, crate::ir::Type::bytes);
+            one((element * form.vector()).next_power_of_two(), None)
+        }
+        Op::Ldmatrix | Op::Stmatrix => {
+            let matrices = [(Mod::X2, 2), (Mod::X4, 4)].into_iter();
+            let count = matrices.filter(|(word, _)| form.has(*word)).map(|(_, count)| count);
+            one(16, Some(8 * count.max().unwrap_or(1)))
+        }
+        Op::Mbarrier => one(8, None),
+        Op::Cp if form.has(Mod::Async) && !form.has(Mod::Bulk) => {
+            let bytes = match operands.get(2) {
+                Some(&Operand::Int(bytes)) => u32::try_from(bytes).unwrap_or(16),
+                _ => return Vec::new(),
+            };
+            let shared = Some(Space::Shared);
+            let both = [of(0, bytes, shared, None), of(1, bytes, Some(Space::Global), None)];
+            both.into_iter().flatten().collect()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// What a barrier instruction gets in operands that the hardware refuses or waits for in vain: its
+/// number, and the number of threads.
+pub(super) fn barrier(module: &Module, body: &Body, inst: &Inst) -> [Option<Operand>; 2] {
+    let form = module.form(inst);
+    if !matches!(form.op, Op::Bar | Op::Barrier) || form.has(Mod::Warp) || form.has(Mod::Cluster) {
+        return [None; 2];
+    }
+    let operands = body.operands(inst.operands);
+    let operands = if form.has(Mod::Red) { operands.get(1..).unwrap_or(&[]) } else { operands };
+    let number = operands.first().copied().filter(|first| matches!(first, Operand::Reg(_)));
+    let counts = if form.has(Mod::Red) { operands.len() > 2 } else { operands.len() > 1 };
+    [number, operands.get(1).copied().filter(|_| counts)]
+}
+
+/// The variable that an address names.
+pub(super) fn named(access: &Access) -> Option<crate::ir::VarId> {
+    match access.base {
+        Base::Symbol(Symbol::Var(id)) => Some(id),
+        _ => None,
+    }
+}

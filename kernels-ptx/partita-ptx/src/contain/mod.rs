@@ -1,0 +1,579 @@
+//! The `contain` pass: an access that the hardware would refuse ends its launch, and not the GPU's
+//! context.
+//!
+//! The [fence](mod@crate::fence) decides which memory a kernel reaches. These faults remain:
+//!
+//! - an address that is no multiple of the access's size;
+//! - an address beyond the CTA's shared memory, the thread's local arrays, a constant array, or the
+//!   kernel's parameters, and an atomic operation on local memory;
+//! - a barrier that does not exist, or that waits for more threads than there are.
+//!
+//! The pass proves each access right ([`values`]), or guards it: the thread goes to a `trap` that
+//! [`fault_of`] tells from the program's own, and [`mod@crate::cancel`] makes of it the end of the
+//! launch. Checks of one register stand where they decide for as many accesses as possible
+//! ([`places`]): a pointer parameter is checked once, before the loop that walks from it, if the
+//! walk certainly accesses memory.
+//!
+//! The pass comes after the fence, whose instructions keep the low bits of addresses.
+//!
+//! # What it takes for granted
+//!
+//! - Shared memory of a program ends where dynamic shared memory ends. Below its first variable
+//!   lies what the hardware reserves, which is readable.
+//! - A variable has the alignment of its declaration.
+
+mod accesses;
+mod places;
+mod stack;
+mod values;
+
+pub use stack::unbounded_stack;
+
+use crate::analysis::Cfg;
+use crate::cancel::label;
+use crate::carry::{declare, emit};
+use crate::control;
+use crate::ir::{
+    Base, Body, Dim, FuncId, Guard, Inst, Item, LabelId, Linkage, Module, Name, Op, Operand, Part,
+    Pos, Reg, Space, Special, Stmt, Symbol, Type, VarId, Variable,
+};
+use crate::report::{KernelReport, Outcome};
+use crate::worker::Rewritten;
+
+use accesses::{Access, accesses, barrier, named};
+use places::{Key, Places};
+use values::Values;
+
+/// How the labels of the pass's traps begin, and what each tells.
+const TRAPS: [(&str, u32); 3] = [
+    ("$pw_misaligned", control::FAULT_MISALIGNED),
+    ("$pw_beyond", control::FAULT_BEYOND),
+    ("$pw_illegal", control::FAULT_ILLEGAL),
+];
+/// The dynamic shared memory, as the pass names it.
+const SHARED_END: &str = "pw_shared_end";
+
+/// The fault for which the pass made this trap; `None` for a trap of the program. `label`: the name
+/// of the label right before it.
+pub(crate) fn fault_of(inst: &Inst, label: Option<&str>) -> Option<u32> {
+    let label = label.filter(|_| inst.pos == Pos::default())?;
+    TRAPS.into_iter().find_map(|(stem, fault)| label.starts_with(stem).then_some(fault))
+}
+
+/// Whether the pass has added a guard to one of the functions.
+#[must_use]
+pub fn is_guarded(module: &Module, functions: impl IntoIterator<Item = FuncId>) -> bool {
+    functions.into_iter().filter_map(|id| module.func(id).body.as_ref()).any(|body| {
+        let own = |name: &str| TRAPS.iter().any(|(stem, _)| name.starts_with(stem));
+        body.labels.iter().any(|label| label.pos == Pos::default() && own(module.text(label.name)))
+    })
+}
+
+/// Guards every access of the module that is not proved right.
+#[must_use]
+pub fn contain(module: &Module) -> Rewritten {
+    let mut out = module.clone();
+    let mut state = State { shared_end: None };
+    for index in 0..out.funcs.len() {
+        if module.stop.is_asked() {
+            break;
+        }
+        if let Some(body) = out.funcs[index].body.take() {
+            let body = state.body(&mut out, body);
+            out.funcs[index].body = Some(body);
+        }
+    }
+    if let Some(end) = state.shared_end {
+        let first = out.items.iter().position(|item| matches!(item, Item::Function(_)));
+        out.items.insert(first.unwrap_or(0), Item::Variable(end));
+    }
+    debug_assert!(
+        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
+        "the pass broke the module"
+    );
+    let kernels = module.kernels();
+    let reports = kernels.iter().map(|kernel| KernelReport::new(kernel, Outcome::Applied));
+    Rewritten { reports: reports.collect(), module: out }
+}
+
+/// What is checked of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Check {
+    /// The register plus a number is a multiple of `bytes`.
+    Aligned { reg: Reg, plus: u32, bytes: u32 },
+    /// The register plus a number lies in shared memory, and `bytes` bytes from there on.
+    Shared { base: Base, plus: i32, bytes: u32, is_generic: bool },
+    /// The same for a variable.
+    Variable { reg: Reg, plus: i32, bytes: u32, var: VarId, is_generic: bool },
+    /// The generic address is none of local memory.
+    NotLocal { reg: Reg },
+    /// The barrier exists.
+    Barrier { number: Operand },
+    /// As many threads are there, in whole warps.
+    Threads { count: Operand },
+    /// It never holds: the address is misaligned, or beyond.
+    Never { aligned: bool },
+}
+
+/// The checks of one instruction: those that no other place decides.
+struct Guards {
+    stmt: usize,
+    checks: Vec<(Check, Option<u32>)>,
+}
+
+struct State {
+    shared_end: Option<VarId>,
+}
+
+impl State {
+    fn body(&mut self, module: &mut Module, mut body: Body) -> Body {
+        let (places, guards) = look(module, &body);
+        if places.is_empty() && guards.is_empty() {
+            return body;
+        }
+        let stmts = std::mem::take(&mut body.stmts);
+        let mut out = Vec::with_capacity(stmts.len() + 6 * guards.len());
+        let regs = Regs::new(module, &mut body, &mut out);
+        let mut emitter = Emitter { state: self, regs, traps: [None; TRAPS.len()] };
+        let mut guards = guards.into_iter().peekable();
+        for (index, stmt) in stmts.into_iter().enumerate() {
+            let before = guards.next_if(|guards| guards.stmt == index);
+            if let (Some(before), Stmt::Inst(inst)) = (before, stmt) {
+                for (check, lanes) in before.checks {
+                    emitter.check(module, &mut body, check, (inst.guard, lanes), &mut out);
+                }
+            }
+            // A label comes before what is checked at a block's beginning.
+            out.push(stmt);
+            for check in places.behind(index) {
+                emitter.check(module, &mut body, check, (None, None), &mut out);
+            }
+        }
+        let traps = emitter.traps;
+        emit_traps(module, &mut body, traps, &mut out);
+        body.stmts = out;
+        body
+    }
+
+    /// A variable at the end of static shared memory.
+    fn shared_end(&mut self, module: &mut Module) -> VarId {
+        *self.shared_end.get_or_insert_with(|| {
+            // The assembler begins each dynamic array at its own alignment.
+            let is_dynamic = |variable: &&Variable| {
+                variable.space.is_shared() && variable.linkage == Linkage::Extern
+            };
+            let others = module.vars.iter().filter(is_dynamic);
+            let align = others.filter_map(|other| u32::try_from(other.alignment()).ok()).max();
+            let name = module.names.fresh(SHARED_END);
+            module.add_var(Variable {
+                name,
+                space: Space::Shared,
+                bank: None,
+                linkage: Linkage::Extern,
+                align: Some(align.unwrap_or(1)),
+                vector: 1,
+                ty: Type::B8,
+                dims: vec![Dim::Open],
+                pointer: None,
+                attribute: None,
+                init: None,
+                pos: Pos::default(),
+            })
+        })
+    }
+}
+
+/// Finds the checks of a body and where they stand.
+fn look(module: &Module, body: &Body) -> (Places, Vec<Guards>) {
+    let has_any = body.insts().any(|(_, inst)| {
+        !accesses(module, body, inst).is_empty() || barrier(module, body, inst) != [None; 2]
+    });
+    if !has_any {
+        return (Places::default(), Vec::new());
+    }
+    let cfg = Cfg::new(module, body);
+    let values = Values::new(module, body, &cfg);
+    let mut keys = places::Keys::default();
+    let mut guards: Vec<Guards> = Vec::new();
+    for (stmt, inst) in body.insts() {
+        let [number, count] = barrier(module, body, inst);
+        let number = number.map(|number| Check::Barrier { number });
+        let count = count.map(|count| Check::Threads { count });
+        let barrier = number.into_iter().chain(count).map(|check| (check, None)).collect();
+        let mut own = Guards { stmt, checks: barrier };
+        for access in accesses(module, body, inst) {
+            let sure = inst.guard.is_none() && access.lanes.is_none();
+            for check in checks(module, (&values, &cfg), stmt, &access) {
+                match key(&values, check).filter(|_| sure) {
+                    Some(key) if keys.use_at(stmt, key) => {}
+                    _ => own.checks.push((check, access.lanes)),
+                }
+            }
+        }
+        if !own.checks.is_empty() {
+            guards.push(own);
+        }
+    }
+    let places = Places::new(module, body, &cfg, &values, keys);
+    for (stmt, check) in places.at_uses() {
+        match guards.binary_search_by_key(&stmt, |guards| guards.stmt) {
+            Ok(at) => guards[at].checks.push((check, None)),
+            Err(at) => guards.insert(at, Guards { stmt, checks: vec![(check, None)] }),
+        }
+    }
+    (places, guards)
+}
+
+/// A check that may stand elsewhere.
+fn key(values: &Values<'_>, check: Check) -> Option<Key> {
+    match check {
+        Check::Aligned { reg, .. } if values.is_stable(reg) => Some(Key { reg, check }),
+        Check::Shared { base: Base::Reg(reg), .. } | Check::Variable { reg, .. }
+            if values.is_stable(reg) =>
+        {
+            Some(Key { reg, check })
+        }
+        _ => None,
+    }
+}
+
+/// The checks that an access needs, after what is proved of it.
+fn checks(
+    module: &Module,
+    (values, cfg): (&Values<'_>, &Cfg),
+    stmt: usize,
+    access: &Access,
+) -> Vec<Check> {
+    let &Access { base, offset, bytes, space, .. } = access;
+    let mut checks = Vec::new();
+    let plus = offset.cast_unsigned();
+    if bytes > 1 {
+        match base {
+            Base::Reg(reg) => {
+                let value = values.at(cfg, stmt, reg);
+                let low = value.plus.wrapping_add(plus) & (bytes - 1);
+                checks.extend(match value.atom {
+                    _ if 1 << value.bits < bytes => Some(Check::Aligned { reg, plus, bytes }),
+                    None => (low != 0).then_some(Check::Never { aligned: true }),
+                    Some(atom) => Some(Check::Aligned { reg: atom, plus: low, bytes }),
+                });
+            }
+            Base::Symbol(Symbol::Var(_)) => {
+                // The assembler refuses a name whose alignment is too small.
+                let is_right = plus & (bytes - 1) == 0;
+                checks.extend((!is_right).then_some(Check::Never { aligned: true }));
+            }
+            Base::Symbol(_) => {}
+        }
+    }
+    checks.extend(bound(module, (values, cfg), stmt, access));
+    if let (None, Base::Reg(reg), true) = (space, base, access.is_atomic) {
+        checks.push(Check::NotLocal { reg });
+    }
+    checks
+}
+
+/// The check of an address that may lie beyond its space.
+fn bound(
+    module: &Module,
+    (values, cfg): (&Values<'_>, &Cfg),
+    stmt: usize,
+    access: &Access,
+) -> Option<Check> {
+    let &Access { base, offset, bytes, space, .. } = access;
+    let origin = match base {
+        Base::Reg(reg) => values.origin_at(cfg, stmt, reg),
+        Base::Symbol(_) => named(access).map(|var| values::Origin { var, offset: Some(0) }),
+    };
+    let size = |var: VarId| module.var(var).bytes().and_then(|bytes| i64::try_from(bytes).ok());
+    let inside = origin.and_then(|origin| {
+        let from = origin.offset?.checked_add(offset.into())?;
+        let is_space = space.is_none_or(|space| module.var(origin.var).space == space);
+        Some(is_space && from >= 0 && from.checked_add(bytes.into())? <= size(origin.var)?)
+    });
+    if inside == Some(true) {
+        return None;
+    }
+    let beyond = Check::Never { aligned: false };
+    let of = origin.map(|origin| module.var(origin.var).space);
+    let in_variable = |reg: Reg| {
+        let var = origin.map(|origin| origin.var).filter(|&var| {
+            size(var).is_some() && space.is_none_or(|space| of.is_some_and(|of| same(space, of)))
+        });
+        let is_generic = space.is_none();
+        let inside = |var| Check::Variable { reg, plus: offset, bytes, var, is_generic };
+        Some(var.map_or(beyond, inside))
+    };
+    match (space, base) {
+        (Some(space), _) if space.is_shared() => {
+            Some(Check::Shared { base, plus: offset, bytes, is_generic: false })
+        }
+        (None, Base::Reg(reg)) if of == Some(Space::Local) => in_variable(reg),
+        (None, Base::Reg(_)) => Some(Check::Shared { base, plus: offset, bytes, is_generic: true }),
+        (Some(Space::Local | Space::Const), Base::Reg(reg)) => in_variable(reg),
+        (Some(space), Base::Reg(reg)) if space.is_param() => in_variable(reg),
+        (Some(Space::Local | Space::Const), Base::Symbol(_)) if inside == Some(false) => {
+            Some(beyond)
+        }
+        _ => None,
+    }
+}
+
+fn same(one: Space, two: Space) -> bool {
+    one == two || (one.is_param() && two.is_param())
+}
+
+/// Registers of one body.
+#[derive(Clone, Copy)]
+struct Regs {
+    low: Reg,
+    end: Reg,
+    far: Reg,
+    wide: Reg,
+    bad: Reg,
+    some: Reg,
+}
+
+impl Regs {
+    fn new(module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) -> Self {
+        let mut reg = |stem: &str, ty| {
+            let name: Name = module.names.fresh(stem);
+            declare(body, name, ty, out)
+        };
+        Self {
+            low: reg("%pw_low", Type::B32),
+            end: reg("%pw_end", Type::B32),
+            far: reg("%pw_far", Type::B64),
+            wide: reg("%pw_wide", Type::B64),
+            bad: reg("%pw_bad", Type::Pred),
+            some: reg("%pw_some", Type::Pred),
+        }
+    }
+}
+
+struct Emitter<'a> {
+    state: &'a mut State,
+    regs: Regs,
+    /// The labels of the traps.
+    traps: [Option<LabelId>; TRAPS.len()],
+}
+
+impl Emitter<'_> {
+    /// Appends a check, for threads of which the guard holds and for the first lanes.
+    fn check(
+        &mut self,
+        module: &mut Module,
+        body: &mut Body,
+        check: Check,
+        (guard, lanes): (Option<Guard>, Option<u32>),
+        out: &mut Vec<Stmt>,
+    ) {
+        let bad = Operand::Reg(self.regs.bad);
+        let kind = match check {
+            Check::Aligned { reg, plus, bytes } => {
+                self.aligned(module, body, (reg, plus, bytes), out);
+                0
+            }
+            Check::Shared { base, plus, bytes, is_generic } => {
+                self.shared(module, body, (base, plus, bytes, is_generic), out);
+                1
+            }
+            Check::Variable { reg, plus, bytes, var, is_generic } => {
+                self.variable(module, body, (reg, plus, bytes, var, is_generic), out);
+                1
+            }
+            Check::NotLocal { reg } => {
+                emit(module, body, out, "isspacep.local", &[bad, Operand::Reg(reg)]);
+                1
+            }
+            Check::Barrier { number } => {
+                emit(module, body, out, "setp.gt.u32", &[bad, number, Operand::Int(15)]);
+                2
+            }
+            Check::Threads { count } => {
+                self.threads(module, body, count, out);
+                2
+            }
+            Check::Never { aligned } => {
+                let low = Operand::Reg(self.regs.low);
+                emit(module, body, out, "mov.u32", &[low, Operand::Int(0)]);
+                emit(module, body, out, "setp.eq.u32", &[bad, low, Operand::Int(0)]);
+                usize::from(!aligned)
+            }
+        };
+        if let Some(lanes) = lanes {
+            let lane = Operand::Special(Special::Laneid, Part::Whole);
+            let low = Operand::Reg(self.regs.low);
+            emit(module, body, out, "mov.u32", &[low, lane]);
+            let operands = [bad, low, Operand::Int(lanes.into()), bad];
+            emit(module, body, out, "setp.lt.and.u32", &operands);
+            // The instruction uses the addresses of all lanes that are there.
+            emit(module, body, out, "activemask.b32", &[low]);
+            emit(module, body, out, "vote.sync.any.pred", &[bad, bad, low]);
+        }
+        if let Some(Guard { reg, negated }) = guard {
+            let some = Operand::Reg(self.regs.some);
+            let text = if negated { "not.pred" } else { "mov.pred" };
+            emit(module, body, out, text, &[some, Operand::Reg(reg)]);
+            emit(module, body, out, "and.pred", &[bad, bad, some]);
+        }
+        let trap = *self.traps[kind].get_or_insert_with(|| label(module, body));
+        emit(module, body, out, "bra", &[Operand::Symbol(Symbol::Label(trap), 0)]);
+        if let Some(Stmt::Inst(inst)) = out.last_mut() {
+            inst.guard = Some(Guard { reg: self.regs.bad, negated: false });
+        }
+    }
+
+    fn aligned(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        (reg, plus, bytes): (Reg, u32, u32),
+        out: &mut Vec<Stmt>,
+    ) {
+        let (low, bad) = (Operand::Reg(self.regs.low), Operand::Reg(self.regs.bad));
+        let mut from = Operand::Reg(reg);
+        if body.reg(reg).ty.bits() == 64 {
+            emit(module, body, out, "cvt.u32.u64", &[low, from]);
+            from = low;
+        }
+        let plus = plus & (bytes - 1);
+        if plus != 0 {
+            emit(module, body, out, "add.s32", &[low, from, Operand::Int(plus.into())]);
+            from = low;
+        }
+        emit(module, body, out, "and.b32", &[low, from, Operand::Int(u64::from(bytes) - 1)]);
+        emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
+    }
+
+    /// The address is not below the number of places at which the access fits.
+    fn shared(
+        &mut self,
+        module: &mut Module,
+        body: &mut Body,
+        (base, plus, bytes, is_generic): (Base, i32, u32, bool),
+        out: &mut Vec<Stmt>,
+    ) {
+        let Regs { low, end, far, wide, bad, some } = self.regs;
+        let [low, end, far, wide, bad, some] = [low, end, far, wide, bad, some].map(Operand::Reg);
+        let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
+        let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
+        emit(module, body, out, "mov.u32", &[end, variable]);
+        emit(module, body, out, "mov.u32", &[low, dynamic]);
+        emit(module, body, out, "add.s32", &[end, end, low]);
+        let last = Operand::Int(u64::from(bytes) - 1);
+        emit(module, body, out, "min.u32", &[low, end, last]);
+        emit(module, body, out, "sub.s32", &[end, end, low]);
+        let offset = Operand::Int(i64::from(plus).cast_unsigned());
+        let narrow = match base {
+            Base::Reg(reg) => body.reg(reg).ty.bits() == 32,
+            Base::Symbol(_) => true,
+        };
+        if narrow && !is_generic {
+            match base {
+                Base::Reg(reg) => {
+                    emit(module, body, out, "add.s32", &[low, Operand::Reg(reg), offset])
+                }
+                Base::Symbol(symbol) => {
+                    emit(module, body, out, "mov.u32", &[low, Operand::Symbol(symbol, 0)]);
+                    emit(module, body, out, "add.s32", &[low, low, offset]);
+                }
+            }
+            emit(module, body, out, "setp.ge.u32", &[bad, low, end]);
+            return;
+        }
+        let Base::Reg(reg) = base else { return };
+        if narrow {
+            emit(module, body, out, "cvt.u64.u32", &[far, Operand::Reg(reg)]);
+            emit(module, body, out, "add.s64", &[far, far, offset]);
+        } else {
+            emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
+        }
+        if is_generic {
+            emit(module, body, out, "isspacep.shared", &[some, far]);
+            emit(module, body, out, "cvta.to.shared.u64", &[far, far]);
+        }
+        emit(module, body, out, "cvt.u64.u32", &[wide, end]);
+        emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
+        if is_generic {
+            emit(module, body, out, "and.pred", &[bad, bad, some]);
+        }
+    }
+
+    /// The threads for which a barrier waits are not more than there are, in whole warps.
+    fn threads(&self, module: &mut Module, body: &mut Body, count: Operand, out: &mut Vec<Stmt>) {
+        let [low, end] = [self.regs.low, self.regs.end].map(Operand::Reg);
+        let [bad, some] = [self.regs.bad, self.regs.some].map(Operand::Reg);
+        let size = |part| Operand::Special(Special::Ntid, part);
+        emit(module, body, out, "mov.u32", &[end, size(Part::X)]);
+        for part in [Part::Y, Part::Z] {
+            emit(module, body, out, "mov.u32", &[low, size(part)]);
+            emit(module, body, out, "mul.lo.u32", &[end, end, low]);
+        }
+        emit(module, body, out, "add.u32", &[end, end, Operand::Int(31)]);
+        emit(module, body, out, "and.b32", &[end, end, Operand::Int(!31)]);
+        emit(module, body, out, "mov.u32", &[low, count]);
+        emit(module, body, out, "setp.gt.u32", &[bad, low, end]);
+        emit(module, body, out, "and.b32", &[end, low, Operand::Int(31)]);
+        emit(module, body, out, "setp.ne.u32", &[some, end, Operand::Int(0)]);
+        emit(module, body, out, "or.pred", &[bad, bad, some]);
+        emit(module, body, out, "setp.eq.u32", &[some, low, Operand::Int(0)]);
+        emit(module, body, out, "or.pred", &[bad, bad, some]);
+    }
+
+    fn variable(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        (reg, plus, bytes, var, is_generic): (Reg, i32, u32, VarId, bool),
+        out: &mut Vec<Stmt>,
+    ) {
+        let Regs { low, far, wide, bad, .. } = self.regs;
+        let [low, far, wide, bad] = [low, far, wide, bad].map(Operand::Reg);
+        let size = module.var(var).bytes().unwrap_or(0);
+        // Where the access is larger than the variable, the number of places is zero.
+        let places = (size + 1).saturating_sub(bytes.into());
+        let offset = Operand::Int(i64::from(plus).cast_unsigned());
+        let variable = Operand::Symbol(Symbol::Var(var), 0);
+        if is_generic {
+            emit(module, body, out, "cvta.to.local.u64", &[far, Operand::Reg(reg)]);
+            emit(module, body, out, "mov.u64", &[wide, variable]);
+            emit(module, body, out, "sub.s64", &[far, far, wide]);
+            emit(module, body, out, "add.s64", &[far, far, offset]);
+            emit(module, body, out, "setp.ge.u64", &[bad, far, Operand::Int(places)]);
+        } else if body.reg(reg).ty.bits() == 32 {
+            emit(module, body, out, "mov.u32", &[low, variable]);
+            emit(module, body, out, "sub.s32", &[low, Operand::Reg(reg), low]);
+            emit(module, body, out, "add.s32", &[low, low, offset]);
+            emit(module, body, out, "setp.ge.u32", &[bad, low, Operand::Int(places)]);
+        } else {
+            emit(module, body, out, "mov.u64", &[wide, variable]);
+            emit(module, body, out, "sub.s64", &[far, Operand::Reg(reg), wide]);
+            emit(module, body, out, "add.s64", &[far, far, offset]);
+            emit(module, body, out, "setp.ge.u64", &[bad, far, Operand::Int(places)]);
+        }
+    }
+}
+
+/// Appends the traps, behind all code of the body.
+fn emit_traps(
+    module: &mut Module,
+    body: &mut Body,
+    traps: [Option<LabelId>; TRAPS.len()],
+    out: &mut Vec<Stmt>,
+) {
+    let last = out.iter().rev().find(|stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Label(_)));
+    let ends = |inst: &Inst| {
+        let op = module.form(inst).op;
+        inst.guard.is_none() && matches!(op, Op::Ret | Op::Exit | Op::Trap | Op::Bra | Op::Brx)
+    };
+    if !matches!(last, Some(Stmt::Inst(inst)) if ends(inst)) {
+        emit(module, body, out, "ret", &[]);
+    }
+    for (label, (stem, _)) in traps.into_iter().zip(TRAPS) {
+        let Some(label) = label else { continue };
+        body.labels[label.0 as usize].name = module.names.fresh(stem);
+        out.push(Stmt::Label(label));
+        emit(module, body, out, "trap", &[]);
+    }
+}
