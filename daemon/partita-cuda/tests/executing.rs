@@ -239,28 +239,41 @@ impl World {
         self.enqueue(stream, Work::Launch(grid(kernel, 1, params)))
     }
 
+    fn poll(&mut self) -> Activity {
+        let mut events = Vec::new();
+        let horizon = Horizon { until: None, warp_instructions: 0 };
+        let activity = self.device.poll(horizon, &mut events);
+        for event in events {
+            match event {
+                Event::Done { operation, outcome, .. } => self.done.push((operation, outcome)),
+                Event::Reopened => {}
+                other => self.events.push(other),
+            }
+        }
+        activity
+    }
+
     fn until(&mut self, mut reached: impl FnMut(&Self) -> bool) {
         let end = Instant::now() + PATIENCE;
         while !reached(self) {
             assert!(Instant::now() < end, "it never came");
-            let mut events = Vec::new();
-            let horizon = Horizon { until: None, warp_instructions: 0 };
-            let activity = self.device.poll(horizon, &mut events);
-            for event in events {
-                match event {
-                    Event::Done { operation, outcome, .. } => self.done.push((operation, outcome)),
-                    Event::Reopened => {}
-                    other => self.events.push(other),
-                }
-            }
+            let activity = self.poll();
             assert!(activity != Activity::Idle || reached(self), "idle, and it has not come");
+        }
+        self.open();
+    }
+
+    /// While the device is closed, other calls may wait.
+    fn open(&mut self) {
+        while self.device.phase() == Phase::Closed {
+            self.poll();
         }
     }
 
     /// One look at the device.
     fn step(&mut self) {
-        let mut looked = false;
-        self.until(|_| std::mem::replace(&mut looked, true));
+        self.poll();
+        self.open();
     }
 
     fn is_done(&self, operation: OperationId) -> bool {
