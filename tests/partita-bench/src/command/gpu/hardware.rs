@@ -5,7 +5,7 @@ use super::{CALIBRATE, holds};
 use crate::rig::{Param, RigError, params};
 use partita_cli::report::Metric;
 use partita_cuda_device::driver::{
-    Context, Driver, Failure, GPM_INTERVAL, Module, Monitor, Pinned, Stream,
+    Context, Driver, Failure, GPM_INTERVAL, Library, Module, Monitor, Pinned, Stream,
 };
 use partita_model::{DeviceFacts, Dim3};
 use std::collections::BTreeSet;
@@ -26,7 +26,7 @@ pub fn metrics(facts: &DeviceFacts, ordinal: u32) -> Result<Vec<Metric>, RigErro
     let context = Context::open(driver, ordinal).map_err(failed)?;
     let image = context.compile(CALIBRATE).map_err(|error| RigError::Module(error.to_string()))?;
     let module = Module::load(&context, &image).map_err(failed)?;
-    let mut metrics = green(&context, &module, facts)?;
+    let mut metrics = green(&context, &image, facts)?;
     metrics.extend(nvml(&context, &module, facts, &pci)?);
     module.unload().map_err(failed)?;
     Ok(metrics)
@@ -35,7 +35,7 @@ pub fn metrics(facts: &DeviceFacts, ordinal: u32) -> Result<Vec<Metric>, RigErro
 /// A grid of as many CTAs as the GPU holds, in a green context of half of its SMs: where they run.
 fn green(
     context: &Arc<Context>,
-    module: &Module,
+    image: &[u8],
     facts: &DeviceFacts,
 ) -> Result<Vec<Metric>, RigError> {
     let wanted = u32::from(facts.sm_count) / 2;
@@ -47,7 +47,9 @@ fn green(
     };
     let ctas = u32::from(facts.sm_count) * (facts.threads_per_sm / 256);
     let places = Pinned::new(context, ctas as usize * 16).map_err(failed)?;
-    let function = module.function("partita_probe").map_err(failed)?;
+    // A function of a module is the primary context's. A library's kernels run in every context.
+    let library = Library::load(context, image).map_err(failed)?;
+    let function = library.kernel("partita_probe").map_err(failed)?;
     let mut own = params(&[Param::Wide(places.device_address()), Param::Word(100_000)]);
     let shape = [Dim3::linear(ctas), Dim3::linear(256)];
     green.streams[0].launch(function, shape, 0, &mut own).map_err(failed)?;
@@ -57,6 +59,7 @@ fn green(
     let sms: BTreeSet<&[u8]> = found.chunks_exact(16).map(|place| &place[..4]).collect();
     let granted = green.sms;
     green.destroy().map_err(failed)?;
+    library.unload().map_err(failed)?;
     Ok(vec![
         Metric::plain(
             format!("SMs of a green context that asked for {wanted}"),

@@ -5,8 +5,8 @@ use crate::rig::{Grid, Param, Rig, RigError, params};
 use partita_cli::report::Metric;
 use partita_device::{Device, HostMemory, HostSpan, Work};
 use partita_gpu::calibration::measure;
+use partita_model::Nanos;
 use partita_model::control::{self, block_bytes};
-use partita_model::{Nanos, SmSet};
 use partita_ptx::WorkerOptions;
 use std::sync::{Arc, Mutex};
 
@@ -136,7 +136,7 @@ pub fn overhead(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, 
     let sink = rig.memory(512)?;
     let bytes = if effort == Effort::Full { 1 << 30 } else { 8 << 20 };
     let stream = rig.memory(bytes)?;
-    let block = rig.signals(block_bytes(facts.sm_count))?;
+    let block = rig.signals(block_bytes(facts.sm_numbers()))?;
     // The first window of a cell lies behind its margin.
     let cell = sink.0 >> cell_bits << cell_bits;
     let per_sm = facts.threads_per_sm / 256;
@@ -167,7 +167,7 @@ pub fn overhead(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, 
             let grid = Grid { module, kernel, ctas: launched, threads: 256, params: params(&all) };
             let mut best = Nanos(u64::MAX);
             for _ in 0..3 {
-                let everywhere = SmSet::range(0, facts.sm_count);
+                let everywhere = facts.sms();
                 let gates = super::probe::gates(&facts, 4, &everywhere);
                 let image = super::probe::block(&facts, total, ctas, &gates);
                 rig.device().poke(block, &image)?;

@@ -8,7 +8,7 @@ use partita_model::control::{
     self, COMPLETED, DEPARTED, Gates, SLOT_BYTES, SLOT_LEFT, SLOT_REGISTERED, SLOTS, Shape,
 };
 use partita_model::{DeviceAddress, DeviceFacts, Dim3, Nanos, SmId, SmSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 const WINDOW: u64 = 1 << 30;
 
@@ -73,10 +73,10 @@ fn placement(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
     }
     rig.end()?;
     let most = found.values().max().copied().unwrap_or(0);
-    let all = found.len() == usize::from(facts.sm_count);
-    let numbered = found.keys().all(|&sm| sm < u64::from(facts.sm_count));
+    let numbers: BTreeSet<u64> = facts.sms().iter().map(|sm| sm.0.into()).collect();
     Ok(vec![
-        holds("SMs are numbered from 0 without gaps", all && numbered),
+        holds("SMs have the numbers that were found", found.keys().eq(&numbers)),
+        Metric::plain("numbers without an SM", f64::from(facts.absent_sms.len()), "numbers"),
         Metric::plain("SMs that the first CTAs are spread over", first_round.len() as f64, "SMs"),
         Metric::at_most(
             "most CTAs of a full grid on one SM",
@@ -89,15 +89,20 @@ fn placement(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
 
 /// A control block with these gates.
 pub fn block(facts: &DeviceFacts, total: u32, main_ctas: u32, gates: &Gates) -> Vec<u8> {
-    let mut block = vec![0; usize::try_from(control::block_bytes(facts.sm_count)).unwrap_or(0)];
+    let mut block = vec![0; usize::try_from(control::block_bytes(facts.sm_numbers())).unwrap_or(0)];
     let (grid, end) = (Dim3::linear(total), u64::from(total));
     control::initial(&Shape { grid, first: 0, end, main_ctas, gates }, &mut block);
     block
 }
 
+/// The first SMs, in the order of their numbers. Some numbers may have no SM.
+pub fn first_sms(facts: &DeviceFacts, count: u16) -> SmSet {
+    facts.sms().iter().take(count.into()).collect()
+}
+
 /// Gates that are open for the SMs `allowed`, without tasks by place. `task` is the largest task.
 pub fn gates(facts: &DeviceFacts, task: u32, allowed: &SmSet) -> Gates {
-    let mut gates = Gates::new(facts.sm_count, task);
+    let mut gates = Gates::new(facts.sm_numbers(), task);
     gates.permit(allowed, &SmSet::EMPTY);
     gates
 }
@@ -126,14 +131,14 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let worker = partita_ptx::print(
         &partita_ptx::worker(&original, &partita_ptx::WorkerOptions::default()).module,
     );
-    let half = facts.sm_count / 2;
-    let (low, high) = (SmSet::range(0, half), SmSet::range(half, facts.sm_count));
+    let low = first_sms(&facts, facts.sm_count / 2);
+    let high = facts.sms().difference(&low);
     let total = u32::from(facts.sm_count) * if effort == Effort::Full { 2000 } else { 40 };
     let main = u32::from(facts.sm_count) * 2;
     let mut rig = Rig::new(device, WINDOW)?;
     let module = rig.load(&worker)?;
     let (sms, counts) = (rig.memory(u64::from(total) * 4)?, rig.memory(u64::from(total) * 4)?);
-    let address = rig.signals(control::block_bytes(facts.sm_count))?;
+    let address = rig.signals(control::block_bytes(facts.sm_numbers()))?;
     let mut gates = gates(&facts, 1, &low);
     rig.device().poke(address, &block(&facts, total, main, &gates))?;
     let grid = |ctas, pointer| {
@@ -144,10 +149,12 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let launched = rig.launch(0, &grid(main, address.0))?;
     let completed = DeviceAddress(address.0 + COMPLETED);
     let began = until(&mut rig, completed, u64::from(total / 8), Nanos(10_000_000_000))?;
-    let slots = telemetry(&mut rig, address, facts.sm_count)?;
+    let slots = telemetry(&mut rig, address, facts.sm_numbers())?;
     let registered: u32 = slots.iter().map(|[came, _]| *came).sum();
     // Who finds himself elsewhere may register, and leaves at once.
-    let elsewhere = &slots[usize::from(half)..];
+    let on_high = |sm: &usize| u16::try_from(*sm).is_ok_and(|sm| !low.contains(SmId(sm)));
+    let elsewhere: Vec<[u32; 2]> =
+        (0..).zip(&slots).filter(|(sm, _)| on_high(sm)).map(|(_, slot)| *slot).collect();
     let strangers: u32 = elsewhere.iter().map(|[came, left]| came.saturating_sub(*left)).sum();
     let burnt =
         main.saturating_sub(registered) + elsewhere.iter().map(|[_, left]| *left).sum::<u32>();
@@ -162,9 +169,10 @@ fn confinement(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, R
     let mut resize = None;
     while resize.is_none() && rig.device().now() < end {
         step(&mut rig)?;
-        let slots = telemetry(&mut rig, address, facts.sm_count)?;
+        let slots = telemetry(&mut rig, address, facts.sm_numbers())?;
         // One stays, idle, until the launch is complete; it has left its SM's count.
-        if slots[..usize::from(half)].iter().all(|[came, left]| came == left) {
+        let mut own = (0..).zip(&slots).filter(|(sm, _)| !on_high(sm)).map(|(_, slot)| slot);
+        if own.all(|[came, left]| came == left) {
             resize = Some(rig.device().now().saturating_sub(before));
         }
     }
@@ -221,7 +229,7 @@ fn ran(
     total: u32,
     low: &SmSet,
 ) -> Result<Ran, RigError> {
-    let sm_count = rig.device().facts().sm_count;
+    let known = rig.device().facts().sms();
     let mut ran = Ran { once: true, inside: true, first_half: 0 };
     let (mut where_, mut how_often) = (vec![0; total as usize * 4], vec![0; total as usize * 4]);
     rig.device().peek(sms, &mut where_)?;
@@ -230,7 +238,7 @@ fn ran(
         let sm =
             u16::try_from(u32::from_le_bytes([sm[0], sm[1], sm[2], sm[3]])).unwrap_or(u16::MAX);
         ran.once &= times == [1, 0, 0, 0];
-        ran.inside &= sm < sm_count;
+        ran.inside &= known.contains(SmId(sm));
         ran.first_half += u32::from(low.contains(SmId(sm)));
     }
     Ok(ran)

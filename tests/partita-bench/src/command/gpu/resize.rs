@@ -3,6 +3,7 @@
 //! seen to have left.
 
 use super::Effort;
+use super::probe::first_sms;
 use crate::live::{Marks, Stage};
 use partita_cli::failure::Failure;
 use partita_cli::report::Metric;
@@ -39,12 +40,12 @@ pub fn metrics(
     }
     stage.run_for(Nanos(PAUSE.0 * 4))?;
     let mut times = Vec::new();
-    let all = SmSet::range(0, sms);
+    let all = facts.sms();
     for change in 0..resizes {
         // There and back, by ever more SMs.
         let step = 1 + change / 2 % (sms / 2).max(1);
         let border = if change % 2 == 0 { (sms / 2 + step).min(sms - 1) } else { (sms / 2).max(1) };
-        let own = SmSet::range(0, border);
+        let own = first_sms(&facts, border);
         let plan = BTreeMap::from([(a, own), (b, all.difference(&own))]);
         let before = stage.device.now();
         stage.plan(plan.clone())?;

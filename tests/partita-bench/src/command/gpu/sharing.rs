@@ -1,5 +1,6 @@
 //! How workloads speed up with SMs, and what pairs of them gain by sharing a GPU.
 
+use super::probe::first_sms;
 use super::{CALIBRATE, Effort};
 use crate::rig::{Grid, Param, Rig, RigError, params};
 use partita_cli::report::Metric;
@@ -37,7 +38,7 @@ impl Bench {
         let (originals, workers) = (rig.load(CALIBRATE)?, rig.load(&partita_ptx::print(&worker))?);
         let bytes = if effort == Effort::Full { 1 << 30 } else { 4 << 20 };
         let (sink, other, stream) = (rig.memory(512)?, rig.memory(512)?, rig.memory(bytes)?);
-        let block = block_bytes(facts.sm_count);
+        let block = block_bytes(facts.sm_numbers());
         let blocks = [rig.signals(block)?, rig.signals(block)?];
         let rounds = if effort == Effort::Full { 4000 } else { 8 };
         let ctas = 8 * u32::from(facts.sm_count) * per_sm(&facts);
@@ -113,7 +114,7 @@ pub fn curves(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Ri
         let mut counts = [all, all / 2, all / 4, all / 8].to_vec();
         counts.retain(|sms| *sms > 0);
         for sms in counts {
-            let grid = bench.confined(&mut rig, which, &SmSet::range(0, sms))?;
+            let grid = bench.confined(&mut rig, which, &first_sms(&bench.facts, sms))?;
             let time = rig.time(&grid)?.0 as f64;
             bench.check(&mut rig, which)?;
             if sms == all {
@@ -144,8 +145,8 @@ pub fn pairs(device: &mut dyn Device, effort: Effort) -> Result<Vec<Metric>, Rig
     let bench = Bench::new(&mut rig, effort)?;
     let alone = [rig.time(&bench.original(0))?, rig.time(&bench.original(1))?];
     let all = bench.facts.sm_count;
-    let halves =
-        [SmSet::range(0, all / 2), SmSet::range(0, all).difference(&SmSet::range(0, all / 2))];
+    let first = first_sms(&bench.facts, all / 2);
+    let halves = [first, bench.facts.sms().difference(&first)];
     let even = {
         let grids =
             [bench.confined(&mut rig, 0, &halves[0])?, bench.confined(&mut rig, 1, &halves[1])?];
