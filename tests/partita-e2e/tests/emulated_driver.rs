@@ -230,7 +230,7 @@ fn ctas(status: &StatusReport) -> Vec<u64> {
 fn a_border_moves_and_a_killed_program_harms_nobody() {
     let daemon = Daemon::on_emulated_driver(&switches(WITH_HOST_MEMORY), PATIENT);
     let program = toolchain::program("poly");
-    let start = |seed: &str| Held::start(&daemon, &program, &["32768", "3000", seed]);
+    let start = |seed: &str| Held::start(&daemon, &program, &["32768", "1000", seed]);
     let first = start("1");
     let status = daemon.wait_for("the first program", |status| status.applications.len() == 1);
     let one = status.applications[0].id;
