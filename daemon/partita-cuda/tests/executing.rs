@@ -340,7 +340,6 @@ fn the_contract_holds_with_kernels() {
     memory_has_several_addresses(&mut world);
     a_grid_keeps_to_the_sms_of_a_green_context(&mut world);
     a_full_stream_holds_up_nobody(&mut world);
-    what_kernels_print_is_told(&mut world);
     assert_eq!(world.waits(), "", "the owner's thread never waits for grids");
 }
 
@@ -472,7 +471,9 @@ fn a_full_stream_holds_up_nobody(world: &mut World) {
     assert_eq!(world.peek(DeviceAddress(word.0 + 8)), 1_199);
 }
 
-fn what_kernels_print_is_told(world: &mut World) {
+#[test]
+fn what_kernels_print_is_told() {
+    let mut world = World::new();
     let module = ModuleId(3);
     let prints = partita_ptx::output(&partita_ptx::parse(PRINTS).unwrap()).module;
     world.device.load_module(module, WINDOW, partita_ptx::print(&prints).into()).unwrap();
@@ -500,7 +501,7 @@ fn what_kernels_print_is_told(world: &mut World) {
     let of = |ctas: &[u32]| ctas.iter().map(|cta| format!("{cta} of ten")).collect::<Vec<_>>();
     assert_eq!(say(3, 2), (of(&[0, 0, 1, 1, 2, 2]), 0));
     let (lines, notices) = say(1, 5_000);
-    assert_eq!((lines.len(), notices), (4_096, 1), "there is room for so many");
+    assert_eq!((lines.len(), notices), (4_096, 1), "the ring has 4,096 slots");
     assert_eq!(say(2, 1), (of(&[0, 1]), 0));
 }
 

@@ -9,6 +9,9 @@ use crate::driver::Driver;
 use crate::status::Status;
 use std::sync::{MutexGuard, PoisonError, TryLockError};
 
+/// Looks at a lock that other calls may hold for a moment.
+const MOMENT: u32 = 100;
+
 /// How a call meets the context's lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
@@ -48,13 +51,17 @@ impl Driver {
     ) -> Result<Option<MutexGuard<'_, ()>>, Status> {
         crate::waits::enter(name);
         let habits = self.settings.habits;
-        let lock = || match self.lock.try_lock() {
-            Ok(guard) => guard,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => {
-                self.waits(true, "another call has the context's lock");
-                self.lock.lock().unwrap_or_else(PoisonError::into_inner)
+        let lock = || {
+            // Calls that pass hold it for a moment, which is no wait for grids.
+            for _ in 0..MOMENT {
+                match self.lock.try_lock() {
+                    Ok(guard) => return guard,
+                    Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+                    Err(TryLockError::WouldBlock) => std::thread::yield_now(),
+                }
             }
+            self.waits(true, "another call has the context's lock");
+            self.lock.lock().unwrap_or_else(PoisonError::into_inner)
         };
         if matches!(mode, Mode::Drains | Mode::Frees) {
             self.waits(self.has_grids(), "it waits for the grids that run");

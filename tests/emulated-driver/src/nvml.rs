@@ -14,7 +14,7 @@ const NOT_SUPPORTED: c_uint = 3;
 const NOT_FOUND: c_uint = 6;
 const UNKNOWN: c_uint = 999;
 
-/// The handle of the first GPU; the others follow.
+/// The handle of the first GPU. Further GPUs have the next numbers.
 const GPU: usize = 0xd0;
 
 /// The release that brought the driver's CUDA version.

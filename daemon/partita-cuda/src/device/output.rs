@@ -11,8 +11,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// What is told of records that found no room.
-const LOST: &str = "some of what kernels printed is lost: there is room for 1 MiB until a launch \
-                    of the module ends";
+const LOST: &str = "some of what kernels printed is lost: there is room for 1 MiB of records, \
+                    or 8 MiB of text, until a launch of the module ends";
+
+/// Bytes of output that one look at a ring makes at most. A kernel can write the ring itself, with
+/// widths that make much of little.
+const MOST_TEXT: usize = 8 << 20;
 
 /// A module whose kernels print.
 pub(crate) struct Printing {
@@ -79,11 +83,19 @@ impl CudaDevice {
         let taken = printing.records.take(next, &slots, is_idle);
         let limit = printing.records.limit().to_le_bytes();
         self.signals.poke(Place::Device, printing.state + 4, &limit).map_err(refused)?;
-        let text: Vec<u8> = taken.records.into_iter().flat_map(formatted).collect();
+        let mut text = Vec::new();
+        let mut is_some_lost = taken.is_some_lost;
+        for record in taken.records {
+            if text.len() >= MOST_TEXT {
+                is_some_lost = true;
+                break;
+            }
+            text.append(&mut formatted(record));
+        }
         if !text.is_empty() {
             events.push(Event::Output { operation, text });
         }
-        if taken.is_some_lost {
+        if is_some_lost {
             events.push(Event::Notice { operation, text: LOST.to_owned() });
         }
         Ok(())

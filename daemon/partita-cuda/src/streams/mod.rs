@@ -90,8 +90,8 @@ impl Logical {
         begun == 0 || begun + calls <= DEPTH
     }
 
-    /// Whether so many parts of the first operation are on the device that more would take the
-    /// staging memory of other copies.
+    /// Whether a further part of the first operation would take staging memory that other copies
+    /// need.
     fn has_enough_parts(&self) -> bool {
         self.flight.iter().filter(|flight| flight.is_part).count() >= PARTS
     }

@@ -14,7 +14,7 @@
 //!
 //! The first request after a pause may wait for SMs that were lent. Only requests that have waited
 //! count in `S`, where there are enough of them: in a busy time the first request is an exception
-//! that does not change how fast the others follow (Welch, *Operations Research* 12, 1964).
+//! that does not change how fast later requests follow (Welch, *Operations Research* 12, 1964).
 //!
 //! Programs in which the next request depends on the answer to the last, and that never pause, look
 //! as if they could not keep up. They get all SMs that they can use.
@@ -22,14 +22,14 @@
 use super::as_float;
 use partita_model::Nanos;
 
-/// One request of so many may wait for longer.
+/// One request in this many may wait for longer than the estimate.
 const ONE_IN: f64 = 100.0;
 /// A request that begins within this part of the mean time after the one before has waited.
 const AT_ONCE: f64 = 0.25;
 /// The greatest part of the time for which a program may be busy. Beyond it the estimate is
 /// arbitrarily long, and small errors decide.
 const MOST_BUSY: f64 = 0.9;
-/// Requests that have waited count alone where there are so many.
+/// From this many requests that have waited on, only such requests count.
 const ENOUGH: f64 = 10.0;
 
 /// Sums over requests.

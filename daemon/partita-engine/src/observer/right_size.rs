@@ -110,7 +110,7 @@ struct Window {
     longest: Nanos,
     /// The launches of the longest one.
     made: Composition,
-    /// The longest of those that met the target.
+    /// The longest request that met the target.
     longest_met: Nanos,
     /// How requests follow each other.
     queueing: Queueing,
@@ -536,7 +536,7 @@ mod tests {
     }
 
     /// A server that takes `took` for a request, with a wait behind each. Every fourth request
-    /// comes before the one before it has ended, and 90 us after the others have ended comes one.
+    /// comes before the request before it has ended; any other comes 90 us after that end.
     fn serve(program: &mut Program, requests: usize, took: impl Fn(u16) -> u64) -> u16 {
         for number in 0..requests {
             let sms = program.gets(24);

@@ -328,8 +328,8 @@ fn options(kernels: &[Kernel], target: Target, purpose: &Purpose, sizes: &Sizes)
     }
 }
 
-/// The entries that [`stoppable()`] has given the control block, and those that refuse, with the
-/// reasons.
+/// The entries that [`stoppable()`] has given the control block, and the entries that it refuses,
+/// with the reasons.
 #[derive(Default)]
 struct Stops {
     stoppable: HashSet<String>,

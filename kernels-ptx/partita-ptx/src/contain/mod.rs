@@ -115,7 +115,7 @@ pub(crate) enum Check {
     Never { aligned: bool },
 }
 
-/// The checks of one instruction: those that no other place decides.
+/// The checks of one instruction that no other place decides.
 struct Guards {
     stmt: usize,
     checks: Vec<(Check, Option<u32>)>,

@@ -19,7 +19,8 @@ use crate::worker::Rewritten;
 use std::collections::BTreeSet;
 use std::sync::LazyLock;
 
-/// The variable with two words: slots that were taken, and the end of those that may be.
+/// The variable with two words: the number of slots that kernels have taken, and the number at
+/// which taking ends.
 pub const STATE: &str = "pw_output_state";
 /// The variable with the ring.
 pub const RING: &str = "pw_output_slots";

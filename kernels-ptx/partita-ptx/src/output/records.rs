@@ -9,6 +9,8 @@ use std::ops::Range;
 /// Bytes before the arguments: the tag; the length of the arguments, and above it the record's
 /// slots.
 const HEADER_BYTES: usize = 8;
+/// Bytes of arguments that `frame.ptx` writes at most.
+const MOST_ARGUMENTS: usize = 256;
 
 /// What one call of `vprintf` has written.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -96,7 +98,8 @@ fn record(slot: &[u8], rest: &[u8], number: u32) -> Option<(Record, u32)> {
     let (tag, lengths) = (word(0), word(4));
     let (arguments, count) = (usize::try_from(lengths & 0xffff).ok()?, lengths >> 16);
     let bytes = usize::try_from(count).ok()?.checked_mul(SLOT_BYTES)?;
-    let whole = rest.get(HEADER_BYTES..bytes).filter(|_| tag == number.wrapping_add(1))?;
+    let is_whole = tag == number.wrapping_add(1) && arguments <= MOST_ARGUMENTS;
+    let whole = rest.get(HEADER_BYTES..bytes).filter(|_| is_whole)?;
     let (arguments, texts) = whole.split_at_checked(arguments)?;
     Some((Record { arguments: arguments.to_vec(), texts: texts.to_vec() }, count))
 }
@@ -168,7 +171,7 @@ mod tests {
 
     #[test]
     fn lengths_that_lie_are_gaps() {
-        for lengths in [0, 4, u32::MAX, 300 << 16 | 4, 1 << 16 | 249] {
+        for lengths in [0, 4, u32::MAX, 300 << 16 | 4, 1 << 16 | 249, 2 << 16 | 257] {
             let (mut ring, next) = ring(0, &[1]);
             ring[4..8].copy_from_slice(&lengths.to_le_bytes());
             let mut records = Records::default();

@@ -56,7 +56,13 @@ impl Each {
     /// Measures the parts of these names, and prints each result.
     pub(super) fn measure(&self, parts: &[String]) -> Result<Vec<u8>, Failure> {
         let kept = TempDir::new()?;
-        if self.archive.is_some() {
+        let place = |file: &PathBuf| {
+            let opened = File::create(file);
+            opened.map_err(|error| Failure::new(format!("--archive {}: {error}", file.display())))
+        };
+        // A file that cannot be written is told before minutes of measuring.
+        let packed = self.archive.as_ref().map(place).transpose()?;
+        if packed.is_some() {
             tell_machine(kept.path())?;
         }
         let mut failed = Vec::new();
@@ -88,9 +94,8 @@ impl Each {
             bar.step(index + 1, parts.len(), &bench);
         }
         bar.end();
-        if let Some(file) = &self.archive {
-            archive(kept.path(), file)
-                .map_err(|error| Failure::new(format!("{}: {error}", file.display())))?;
+        if let Some(file) = packed {
+            archive(kept.path(), file)?;
         }
         if failed.is_empty() {
             return Ok(Vec::new());
@@ -165,8 +170,8 @@ fn tell_machine(folder: &Path) -> Result<(), Failure> {
 }
 
 /// Packs a folder.
-fn archive(folder: &Path, file: &Path) -> std::io::Result<()> {
-    let packed = GzEncoder::new(File::create(file)?, Compression::default());
+fn archive(folder: &Path, file: File) -> std::io::Result<()> {
+    let packed = GzEncoder::new(file, Compression::default());
     let mut builder = tar::Builder::new(packed);
     builder.append_dir_all("gpu", folder)?;
     builder.into_inner()?.finish()?.flush()
