@@ -28,6 +28,19 @@ if ! command -v prometheus >/dev/null; then
 fi
 # Line tables suffice for a backtrace and halve the build.
 export CARGO_PROFILE_DEV_DEBUG="${CARGO_PROFILE_DEV_DEBUG:-line-tables-only}"
+# What CI builds it builds once, so state for the next build would only fill the disk.
+[ -z "${CI:-}" ] || export CARGO_INCREMENTAL="${CARGO_INCREMENTAL:-0}"
+
+# Where the disk is full, the linker ends with "Bus error" and says no reason.
+build="${CARGO_TARGET_DIR:-target}" needed=20
+mkdir -p "$build"
+free=$(($(df --output=avail -k "$build" | tail -1) / 1024 / 1024))
+held=$(($(du -sk "$build" | cut -f1) / 1024 / 1024))
+if [ $((free + held)) -lt $needed ]; then
+    echo "tests/run.sh: the disk of $build has $free GiB left, and a build of everything takes $needed GiB:" \
+        "make room, or name a folder elsewhere with CARGO_TARGET_DIR" >&2
+    exit 1
+fi
 
 # step NAME: begins a stage, and says how long the one before it took.
 stage=
