@@ -31,6 +31,7 @@ mod outside;
 mod patience;
 mod session;
 mod staging;
+mod tensor_map;
 mod terms;
 mod texture;
 

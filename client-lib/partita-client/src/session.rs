@@ -454,6 +454,11 @@ impl Session {
         }
     }
 
+    /// Whether the daemon has an optional feature.
+    pub(crate) fn has_feature(&self, feature: u64) -> bool {
+        self.welcome.features & feature != 0
+    }
+
     /// `cuLaunchKernel`: returns at once.
     ///
     /// # Errors
@@ -465,7 +470,7 @@ impl Session {
             let text = format!("{bytes} bytes of parameters: at most {MAX_PARAMS}");
             return Err(CallError::new(code::INVALID_VALUE, text));
         }
-        if launch.cluster.count() > 1 && self.welcome.features & CLUSTERS == 0 {
+        if launch.cluster.count() > 1 && !self.has_feature(CLUSTERS) {
             let text = "the daemon is older than this library and has no clusters: restart it";
             return Err(CallError::new(code::NOT_SUPPORTED, text));
         }

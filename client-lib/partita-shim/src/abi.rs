@@ -36,8 +36,8 @@ macro_rules! plain_data {
         unsafe impl Plain for $type {}
     )* };
 }
-plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char [u8; 16] [u64;
-    2] [u64; 4]);
+plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char
+    [u8; 16] [u8; 128] [u64; 2] [u64; 4]);
 
 /// An output; must not be null.
 #[repr(transparent)]

@@ -89,6 +89,7 @@ mod stream;
 mod stream_attributes;
 mod stream_calls;
 mod stream_memory_calls;
+mod tensor_map_calls;
 mod texture;
 mod texture_calls;
 mod visible;

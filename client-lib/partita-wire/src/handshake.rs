@@ -19,9 +19,11 @@ pub const SOCKET_NAME: &str = "partitad.sock";
 /// The version that this crate speaks.
 pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 5 };
 /// Optional features of this crate, one bit each. A session uses those that both sides have.
-pub const FEATURES: u64 = CLUSTERS;
+pub const FEATURES: u64 = CLUSTERS | TENSOR_MAPS;
 /// The feature of launches with clusters.
 pub const CLUSTERS: u64 = 1;
+/// The feature of tensor maps.
+pub const TENSOR_MAPS: u64 = 2;
 
 const HELLO_MAGIC: u32 = u32::from_le_bytes(*b"PTHi");
 const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"PTAn");

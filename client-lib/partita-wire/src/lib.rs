@@ -65,6 +65,7 @@ pub mod ring;
 mod server;
 #[cfg(feature = "supervision")]
 pub mod supervise;
+mod tensor_map;
 mod texture;
 
 pub use call_error::{CallError, code};
@@ -75,7 +76,7 @@ pub use client_end::{
 pub use facts::{GpuOffer, MAX_GPUS};
 pub use handshake::{
     Answer, CLUSTERS, FEATURES, GpuWish, HandshakeError, Hello, MAX_MESSAGE, PROTOCOL, Protocol,
-    Refusal, RefusalCode, SOCKET_NAME, Welcome, Window,
+    Refusal, RefusalCode, SOCKET_NAME, TENSOR_MAPS, Welcome, Window,
 };
 pub use layout::{Layout, LayoutError, Sizes};
 pub use partita_model::ParamLayout;

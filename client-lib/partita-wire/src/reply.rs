@@ -2,6 +2,7 @@
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::{CallError, code};
+use partita_model::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 use partita_model::{DeviceAddress, ParamLayout};
 
 /// The largest answer in bytes. An answer that is larger than a record takes several records.
@@ -40,6 +41,8 @@ pub enum Reply {
     Module(ModuleReply),
     /// The number of a new texture or surface object, as kernels use it.
     Texture(u64),
+    /// A tensor map.
+    TensorMap(Box<TensorMap>),
 }
 
 /// The contents of a loaded module.
@@ -105,6 +108,7 @@ const ADDRESS: u32 = 1;
 const MEMORY: u32 = 2;
 const MODULE: u32 = 3;
 const TEXTURE: u32 = 4;
+const TENSOR_MAP: u32 = 5;
 
 /// Appends an outcome: the code, and then the reply or the error's text.
 pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
@@ -133,6 +137,10 @@ pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
         Reply::Texture(texture) => {
             writer.u32(TEXTURE);
             writer.u64(*texture);
+        }
+        Reply::TensorMap(map) => {
+            writer.u32(TENSOR_MAP);
+            writer.bytes(&map[..]);
         }
         Reply::Module(module) => {
             writer.u32(MODULE);
@@ -191,6 +199,13 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
         }
         MODULE => Reply::Module(read_module(&mut reader)?),
         TEXTURE => Reply::Texture(reader.u64("texture")?),
+        TENSOR_MAP => {
+            let mut map = Box::new([0; TENSOR_MAP_BYTES]);
+            for byte in &mut map[..] {
+                *byte = reader.u8("tensor map")?;
+            }
+            Reply::TensorMap(map)
+        }
         other => {
             return Err(BytesError::Value { at, what: "kind of answer", value: u64::from(other) });
         }
@@ -271,6 +286,7 @@ mod tests {
             Reply::Memory { free: 1, total: 2 },
             Reply::Module(module()),
             Reply::Texture(3),
+            Reply::TensorMap(Box::new(std::array::from_fn(|byte| byte.to_le_bytes()[0]))),
             Reply::Module(ModuleReply::default()),
         ];
         let error = CallError::new(700, "illegal address in kernel `k`");

@@ -411,6 +411,7 @@ mod tests {
                 host_time: None,
                 patience_exceeded: 0,
                 stray_accesses: 0,
+                limits: Vec::new(),
                 energy_nj: Some(9),
                 calibration: None,
                 measured: None,

@@ -4,6 +4,7 @@ use partita_model::request::{
     ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
     StreamKind,
 };
+use partita_model::tensor_map::{TENSOR_MAP_BYTES, TensorMapSpec, TensorPart};
 use partita_model::texture::{
     AddressMode, ArrayKind, ArrayShape, ChannelType, FilterMode, FloatBits, Sampler, TexelFormat,
     TexelSource, TextureSpec,
@@ -77,6 +78,21 @@ fn requests() -> Vec<Request> {
     let create = |stream, kind, priority| Request::StreamCreate { stream, kind, priority };
     let staged = ArenaRange { offset: 5, bytes: 6 };
     let texture = |source| TextureSpec { source, sampler: Some(sampler) };
+    let tensor_map = |part| Request::TensorMap {
+        spec: Box::new(TensorMapSpec {
+            data_type: 15,
+            rank: 5,
+            address: to,
+            extents: [1, 2, 3, 4, u64::MAX],
+            strides: [5, 6, 7, u64::MAX],
+            element_strides: [8, 9, 10, 11, u32::MAX],
+            part,
+            interleave: 2,
+            swizzle: 6,
+            promotion: 3,
+            fill: 1,
+        }),
+    };
     vec![
         Request::MemAlloc { bytes: u64::MAX },
         Request::MemFree { address: to },
@@ -128,6 +144,15 @@ fn requests() -> Vec<Request> {
         Request::TextureCreate { spec: texture(pitched) },
         Request::TextureCreate { spec: TextureSpec { source: pitched, sampler: None } },
         Request::TextureDestroy { texture: u64::MAX },
+        tensor_map(TensorPart::Tiled { extents: [1, 2, 3, 4, 5] }),
+        tensor_map(TensorPart::Columns {
+            lower: [-1, 2, -3],
+            upper: [4, -5, i32::MAX],
+            channels: 6,
+            pixels: 7,
+        }),
+        tensor_map(TensorPart::Wide { lower: -1, upper: 2, channels: 3, pixels: 4, mode: 1 }),
+        Request::TensorMapMove { map: Box::new([7; TENSOR_MAP_BYTES]), address: to },
     ]
 }
 

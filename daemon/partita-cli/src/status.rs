@@ -144,6 +144,7 @@ fn head(report: &StatusReport) -> Vec<(&'static str, String)> {
             format!("{stray} accesses past an allocation, in mapped pages"),
         ));
     }
+    lines.extend(gpu.limits.iter().map(|limit| ("limit", printable(limit))));
     let process = match gpu.pid {
         0 => "not running".into(),
         pid => format!("pid {pid}"),
@@ -303,6 +304,8 @@ APP  KERNEL     LAUNCHES  FORM    WHY NOT A WORKER
         let two = StatusReport { others: vec![other], ..report.clone() };
         assert_eq!(render_all(report.clone()), expected);
         assert_eq!(render_all(two), format!("GPU 0\n{expected}\nGPU 1\n{expected}"));
+        report.gpu.limits = vec!["streams hold up others".into()];
+        assert!(render(&report).contains("\nlimit        streams hold up others\n"));
         report.gpu.timekeeping = Timekeeping::Off;
         assert!(render(&report).contains("\ndevice time  not kept (timing=off)"));
         report.applications[0].stuck_ns = Some(2_000_000);

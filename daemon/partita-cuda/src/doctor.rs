@@ -248,6 +248,15 @@ fn gpu(driver: &Driver, ordinal: u32, nvml: Option<&Path>) -> Vec<Finding> {
             format!("if another one has it, `nvidia-smi -i {ordinal} -c DEFAULT`"),
         ),
     });
+    let limit = format!("{check} run time limit");
+    findings.push(match get(Attribute::KernelExecTimeout) {
+        0 => Finding::fine(limit, "none"),
+        _ => Finding::trouble(
+            limit,
+            "it serves a display: the driver ends kernels that run for seconds, and workers do",
+            "let another GPU serve the display, or end it (`systemctl isolate multi-user.target`)",
+        ),
+    });
     let monitor = driver
         .device_pci_bus_id(ordinal)
         .map_err(|error| error.to_string())

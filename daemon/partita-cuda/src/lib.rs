@@ -23,6 +23,8 @@
 //! - Host memory for kernels is mapped at the addresses that kernels use, and the GPU reads the
 //!   host's page tables (`host`).
 //! - An operation of a stream gives arrays their memory (`arrays`).
+//! - What depends on the GPU and driver, and no attribute says, is tried when the device is opened
+//!   (`self_test`).
 //! - Events mark the ends of operations (`streams`). When there is nothing else to do, threads wait
 //!   for these events (`news`).
 //!
@@ -48,6 +50,7 @@ mod looks;
 mod news;
 mod numbers;
 mod options;
+pub mod self_test;
 mod signals;
 mod streams;
 mod submission;
@@ -57,7 +60,7 @@ mod windows;
 mod zeros;
 
 pub use device::CudaDevice;
-pub use options::{Guarding, Options, OptionsError, SignalPath};
+pub use options::{Guarding, Options, OptionsError, SignalPath, Tester};
 
 pub use numbers::NumbersError;
 

@@ -31,9 +31,9 @@ const STAGING_BYTES: usize = 4096;
 /// Bytes of local memory for which each thread has room from the start (CUDA Driver API,
 /// `CU_LIMIT_STACK_SIZE`).
 const LOCAL_BYTES: u64 = 1 << 10;
-const LOCAL: &str = include_str!("../../../kernels-ptx/device/local.ptx");
+pub(crate) const LOCAL: &str = include_str!("../../../kernels-ptx/device/local.ptx");
 /// What the text of [`LOCAL`] says of the size.
-const LOCAL_ROOM: &str = "room[1024]";
+pub(crate) const LOCAL_ROOM: &str = "room[1024]";
 
 /// How long the remains of what has gone lie about on a device that is never idle.
 const PATIENCE: Duration = Duration::from_secs(1);

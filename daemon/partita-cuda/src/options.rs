@@ -27,6 +27,15 @@ pub enum Guarding {
     Off,
 }
 
+/// The program of the self-test ([`crate::self_test`]). Its last argument is the list of checks.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Tester {
+    /// The executable.
+    pub program: PathBuf,
+    /// The arguments before the list.
+    pub arguments: Vec<String>,
+}
+
 /// A GPU, and how it is used.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Options {
@@ -37,6 +46,13 @@ pub struct Options {
     /// Whether kernels are rewritten so that they keep to their window and end no more than their
     /// launch.
     pub guards: Guarding,
+    /// Whether the GPU is taken to be at its worst, and no self-test is made.
+    pub without_self_test: bool,
+    /// Who makes the self-test; `None` where nobody can.
+    pub tester: Option<Tester>,
+    /// The number of windows whose addresses are kept ready, so that sessions open without a pause
+    /// of the others.
+    pub prepared_windows: u8,
     /// The folder of cached machine code; `None` disables the cache.
     pub cache: Option<PathBuf>,
     /// The driver's library instead of NVIDIA's.
@@ -51,7 +67,7 @@ pub struct Options {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and \
-     ,guards=on|strict|off"
+     ,guards=on|strict|off and ,self-test=on|off"
 )]
 pub struct OptionsError {
     text: String,
@@ -59,7 +75,7 @@ pub struct OptionsError {
 }
 
 impl Options {
-    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|strict|off]`.
+    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|strict|off][,self-test=on|off]`.
     ///
     /// # Errors
     /// [`OptionsError`].
@@ -83,6 +99,8 @@ impl Options {
                 Some(("guards", "on")) => options.guards = Guarding::On,
                 Some(("guards", "strict")) => options.guards = Guarding::Strict,
                 Some(("guards", "off")) => options.guards = Guarding::Off,
+                Some(("self-test", "on")) => options.without_self_test = false,
+                Some(("self-test", "off")) => options.without_self_test = true,
                 Some(("part", part)) => {
                     options.part =
                         AddressPart::parse(part).ok_or(wrong("a part is INDEX/COUNT"))?;
@@ -120,6 +138,8 @@ mod tests {
             Options::parse("cuda,guards=off").map(|options| options.guards),
             Ok(Guarding::Off)
         );
+        let without = |text| Options::parse(text).map(|options| options.without_self_test);
+        assert_eq!([without("cuda"), without("cuda,self-test=off")], [Ok(false), Ok(true)]);
         for text in [
             "",
             "cuda0",
@@ -129,6 +149,7 @@ mod tests {
             "cuda,timing=off",
             "cuda,sharing=mps",
             "cuda,signals=x",
+            "cuda,self-test=never",
         ] {
             let error = Options::parse(text).unwrap_err().to_string();
             assert!(error.contains("say cuda"), "{error}");

@@ -100,6 +100,30 @@ fn windows_lie_in_cells_with_margins() {
 }
 
 #[test]
+fn windows_open_by_few_calls_where_cells_are_ready() {
+    let fake = Fake::new();
+    let ready = Options { prepared_windows: 2, ..fake.options() };
+    let mut world = fake.world_with(&ready);
+    let end = Instant::now() + Duration::from_secs(60);
+    // Mappings of one cell's margins, 64 GiB each.
+    let mappings = usize::try_from((128_u64 << 30) / (32 << 20)).unwrap();
+    while fake.calls("cuMemMap") < 4 * mappings {
+        assert!(Instant::now() < end, "{} mappings", fake.calls("cuMemMap"));
+    }
+    fake.tell("clear");
+    fake.tell("only-this-thread");
+    let bases = [2, 3].map(|id| world.device.reserve(WindowId(id), 1 << 30).unwrap());
+    assert!(fake.log().len() < 100, "{:#?}", fake.log());
+    assert_eq!(fake.calls("cuMemMap"), 0);
+    assert!(bases[0] != bases[1] && !bases.contains(&world.base));
+    let range = AddressRange { start: bases[0], bytes: 4096 };
+    world.device.allocate(WindowId(2), range).unwrap();
+    assert_eq!(world.peek(bases[0]), 0);
+    world.device.release(WindowId(2)).unwrap();
+    world.device.release(WindowId(3)).unwrap();
+}
+
+#[test]
 fn cells_are_aligned_where_the_driver_does_not() {
     let fake = Fake::new();
     fake.tell("fail cuMemAddressReserve 1 1");

@@ -59,6 +59,8 @@ fn what_stands_in_the_way_is_named_with_its_remedy() {
         Verdict::Note,
         &["exclusive", "-c DEFAULT"],
     );
+    check(&[], "GPU 0 run time limit", Verdict::Fine, &["none"]);
+    check(&["set display 1"], "GPU 0 run time limit", Verdict::Trouble, &["display"]);
     check(&["set compute-mode 2"], "GPU 0 compute mode", Verdict::Trouble, &["prohibited"]);
     check(&["set mig 1"], "GPU 0 MIG", Verdict::Trouble, &["instances", "-mig 0"]);
     check(&["fail nvmlInit_v2 9"], "GPU 0 NVML", Verdict::Note, &["libnvidia-ml"]);

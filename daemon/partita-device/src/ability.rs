@@ -4,6 +4,7 @@
 //! `None` where it does not, so that nobody finds out by a failing call.
 
 use crate::{AddressRange, Confinement, DeviceError, HostSpan};
+use partita_model::tensor_map::{TensorMap, TensorMapSpec};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     DeviceAddress, DeviceCounters, GridCounters, MemoryAccess, ModuleId, OperationId, SmSet,
@@ -114,6 +115,26 @@ pub trait MachineCode {
         window: WindowId,
         image: Arc<[u8]>,
     ) -> Result<(), DeviceError>;
+}
+
+/// Makes tensor maps ([`partita_model::tensor_map`]).
+pub trait TensorMaps {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadValue`] where the parameters do not fit each other,
+    /// [`DeviceError::Unsupported`] for a kind of map that the driver does not know.
+    fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, DeviceError>;
+
+    /// Gives one another address.
+    ///
+    /// # Errors
+    /// As [`TensorMaps::tensor_map`].
+    fn moved_tensor_map(
+        &self,
+        map: &TensorMap,
+        address: DeviceAddress,
+    ) -> Result<TensorMap, DeviceError>;
 }
 
 /// Keeps grids to SMs ([`crate::Work::LaunchOn`]), as the green contexts of CUDA do.

@@ -33,7 +33,7 @@ mod host_memory;
 
 pub use ability::{
     Aliasing, Confining, Counting, Gating, HostMapping, MachineCode, Reading, Relocation,
-    ResidencyTrace, Textures, TrafficSampling,
+    ResidencyTrace, TensorMaps, Textures, TrafficSampling,
 };
 pub use command::{GridSpec, Work};
 pub use event::{
@@ -151,6 +151,9 @@ pub enum DeviceError {
     /// [`Event::Reopened`].
     #[error("the addresses get free when no kernel runs")]
     Busy,
+    /// A value that cannot be.
+    #[error("{0}")]
+    BadValue(String),
     /// An id that the caller uses does not exist (any more), or exists already.
     #[error("the device does not know {0}, or has it already")]
     BadId(String),
@@ -224,6 +227,11 @@ pub trait Device: Textures {
     /// Then no worker may be told to wait while a module is loaded.
     fn loading_waits_for_grids(&self) -> bool {
         false
+    }
+
+    /// What its users do without because of this GPU or its driver, and why.
+    fn limits(&self) -> &[String] {
+        &[]
     }
 
     /// Whether it takes new launches, and calls.
@@ -402,6 +410,11 @@ pub trait Device: Textures {
 
     /// The ability to let kernels reach host memory, where the device has it.
     fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
+        None
+    }
+
+    /// The ability to make tensor maps, where the device has it.
+    fn tensor_maps(&self) -> Option<&dyn TensorMaps> {
         None
     }
 

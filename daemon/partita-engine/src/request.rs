@@ -3,6 +3,7 @@
 //! Every request gets exactly one [`crate::Action::Reply`].
 
 use partita_device::{KernelFacts, VariableFacts};
+use partita_model::tensor_map::TensorMap;
 use partita_model::{DeviceAddress, ParamLayout};
 use std::sync::Arc;
 
@@ -15,6 +16,8 @@ pub enum Payload {
     Address(DeviceAddress),
     /// Of `TextureCreate`: what kernels are given.
     Texture(u64),
+    /// Of `TensorMap` and `TensorMapMove`.
+    TensorMap(Box<TensorMap>),
     /// Of `MemInfo`.
     Memory {
         /// Bytes that can still be allocated.

@@ -1,6 +1,7 @@
 //! Opens the device that `--device` names, and sleeps until a device has news.
 
-use partita_cuda_device::CudaDevice;
+use partita_cuda_device::self_test::{Check, Told};
+use partita_cuda_device::{CudaDevice, Tester};
 use partita_device::Device;
 use partita_emu::record::Recorder;
 use partita_emu::{Setup, SetupError, SpecError};
@@ -33,6 +34,9 @@ pub enum OpenError {
     },
 }
 
+/// Windows of a real GPU that are kept ready.
+const PREPARED_WINDOWS: u8 = 4;
+
 /// Opens the device that a text names: `emu…`, `cuda…`, or `auto`, which is the first GPU where
 /// there is one. Machine code is kept below `state`.
 ///
@@ -40,10 +44,22 @@ pub enum OpenError {
 /// [`OpenError`]. A GPU that is there and cannot be used is an error for `auto`, too: nothing falls
 /// back to the emulator unasked on a machine that has one.
 pub fn open(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
+    open_with(text, state, None)
+}
+
+/// As [`open`]. `program`, a `partita-gpu`, makes the self-test of a real GPU.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with(
+    text: &str,
+    state: Option<&Path>,
+    program: Option<&Path>,
+) -> Result<Box<dyn Device>, OpenError> {
     if let Some(options) =
         text.strip_prefix("auto").filter(|rest| rest.is_empty() || rest.starts_with(','))
     {
-        return match open_gpu(&format!("cuda{options}"), state) {
+        return match open_gpu(&format!("cuda{options}"), state, program) {
             Err(OpenError::Gpu(error)) if error.means_none() => {
                 tracing::warn!("{error}: serving the emulated GPU");
                 open_emulator(&format!("emu{options}"))
@@ -51,7 +67,30 @@ pub fn open(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenErr
             result => result,
         };
     }
-    if text.starts_with("cuda") { open_gpu(text, state) } else { open_emulator(text) }
+    match text.starts_with("cuda") {
+        true => open_gpu(text, state, program),
+        false => open_emulator(text),
+    }
+}
+
+/// Makes checks of the self-test on the GPU that a text names, `checks` a list in JSON, and says
+/// each line that is found.
+///
+/// # Errors
+/// The reason in words.
+pub fn test(text: &str, checks: &str, mut say: impl FnMut(String) + Send) -> Result<(), String> {
+    let options = partita_cuda_device::Options::parse(text).map_err(|error| error.to_string())?;
+    let checks: Vec<Check> = serde_json::from_str(checks).map_err(|error| error.to_string())?;
+    let mut tell = |told: Told| {
+        if let Ok(line) = serde_json::to_string(&told) {
+            say(line);
+        }
+    };
+    // Drivers for tests watch a process's first thread for calls that wait, and these may.
+    let run = || partita_cuda_device::self_test::run(&options, &checks, &mut tell);
+    std::thread::scope(|scope| scope.spawn(run).join())
+        .map_err(|_| "a check panicked".to_owned())?
+        .map_err(|error| error.to_string())
 }
 
 /// How many GPUs the driver shows; none where it cannot be used.
@@ -61,12 +100,27 @@ pub fn count_gpus() -> u32 {
     driver.and_then(|driver| driver.device_count().ok()).unwrap_or(0)
 }
 
-fn open_gpu(text: &str, state: Option<&Path>) -> Result<Box<dyn Device>, OpenError> {
+fn open_gpu(
+    text: &str,
+    state: Option<&Path>,
+    program: Option<&Path>,
+) -> Result<Box<dyn Device>, OpenError> {
     let cache = state.map(|folder| folder.join("machine-code"));
-    let options =
-        partita_cuda_device::Options { cache, ..partita_cuda_device::Options::parse(text)? };
+    let tester = program.map(|program| Tester {
+        program: program.to_owned(),
+        arguments: ["--device", text, "--self-test"].map(str::to_owned).into(),
+    });
+    let options = partita_cuda_device::Options {
+        cache,
+        tester,
+        prepared_windows: PREPARED_WINDOWS,
+        ..partita_cuda_device::Options::parse(text)?
+    };
     let gpu = CudaDevice::open(&options)?;
     tracing::info!("{}", gpu.identity());
+    for limit in gpu.limits() {
+        tracing::info!("a limit of this GPU or its driver: {limit}");
+    }
     Ok(Box::new(gpu))
 }
 

@@ -9,8 +9,9 @@ use partita_gpu::systemd::Systemd;
 use partita_log::Log;
 use partita_wire::call::{Call, CallAnswer, Want};
 use rustix::process::{Signal, set_parent_process_death_signal};
+use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -41,6 +42,11 @@ struct Options {
     #[arg(long, conflicts_with = "device")]
     count: bool,
 
+    /// Only make these checks of the self-test on a real GPU, a list in JSON, and print what is
+    /// found: how `partita-gpu` asks itself when it opens a GPU.
+    #[arg(long, value_name = "CHECKS", requires = "device", hide = true)]
+    self_test: Option<String>,
+
     /// Where what is measured of the device and of kernels is kept; without it, nowhere.
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
@@ -57,7 +63,7 @@ struct Options {
 fn main() -> ExitCode {
     let options = Options::parse();
     let log = partita_log::init("partita-gpu");
-    if options.end_with_parent
+    if (options.end_with_parent || options.self_test.is_some())
         && let Err(error) = set_parent_process_death_signal(Some(Signal::KILL))
     {
         tracing::warn!(%error, "cannot die with partitad");
@@ -67,10 +73,27 @@ fn main() -> ExitCode {
         println!("{}", device::count_gpus());
         return ExitCode::SUCCESS;
     }
+    if let Some(checks) = &options.self_test {
+        return test(options.device.as_deref().unwrap_or_default(), checks);
+    }
     match serve(options, &log) {
         Ok(code) => code,
         Err(error) => {
             tracing::error!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn test(device: &str, checks: &str) -> ExitCode {
+    let say = |line: String| {
+        // Whoever asked may have gone.
+        let _ = writeln!(std::io::stdout().lock(), "{line}");
+    };
+    match device::test(device, checks, say) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("partita-gpu: the self-test of {device}: {error}");
             ExitCode::FAILURE
         }
     }
@@ -90,7 +113,9 @@ fn serve(options: Options, log: &Log) -> Result<ExitCode, ShellError> {
             None => return Ok(ExitCode::SUCCESS),
         },
     };
-    let device = match device::open(&text, options.state_dir.as_deref()) {
+    // The path of this program, also after an upgrade of the package has replaced the file.
+    let own = Path::new("/proc/self/exe");
+    let device = match device::open_with(&text, options.state_dir.as_deref(), Some(own)) {
         Ok(device) => device,
         Err(error) => {
             if let Some(caller) = caller {

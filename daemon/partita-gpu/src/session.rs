@@ -310,6 +310,7 @@ impl ClientSession {
                 }
                 (Payload::Address(address), _) => Reply::Address(address),
                 (Payload::Texture(texture), _) => Reply::Texture(texture),
+                (Payload::TensorMap(map), _) => Reply::TensorMap(map),
                 (Payload::Memory { free, total }, _) => Reply::Memory { free, total },
                 _ => Reply::Done,
             };

@@ -38,6 +38,7 @@ mod resource;
 mod result;
 mod sm_part;
 mod sm_set;
+pub mod tensor_map;
 mod terms;
 pub mod texture;
 mod units;

@@ -133,6 +133,10 @@ pub struct GpuReport {
     /// emulated GPU counts, unless its text has `memcheck=on`.
     #[serde(default)]
     pub stray_accesses: u64,
+    /// What its users do without because of this GPU or its driver, and why, in sentences. The
+    /// self-test finds it when a real GPU is opened.
+    #[serde(default)]
+    pub limits: Vec<String>,
     /// The bandwidths that policies use, by specification.
     #[serde(default)]
     pub calibration: Option<Calibration>,

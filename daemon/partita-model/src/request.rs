@@ -11,6 +11,7 @@
 //! Every request gets at most one answer. Each variant says when: *at once* means that the request
 //! was checked and accepted or refused, *when done* that its effects are visible.
 
+use crate::tensor_map::{TensorMap, TensorMapSpec};
 use crate::texture::{ArrayShape, TextureSpec};
 use crate::{AddressRange, AwaitedWord, DeviceAddress, Dim3, MemoryAccess};
 use std::fmt;
@@ -178,6 +179,18 @@ pub enum Request<B = Vec<u8>> {
     TextureDestroy {
         /// The number that `TextureCreate` gave.
         texture: u64,
+    },
+    /// Makes a tensor map. Answered at once with its bytes.
+    TensorMap {
+        /// The parameters of the call.
+        spec: Box<TensorMapSpec>,
+    },
+    /// Gives a tensor map another address. Answered at once with its bytes.
+    TensorMapMove {
+        /// The map.
+        map: Box<TensorMap>,
+        /// The new address of the first element.
+        address: DeviceAddress,
     },
     /// Loads a module from a complete image. Answered when done with the module's contents.
     ModuleLoad {

@@ -73,6 +73,7 @@ fn status_report() -> StatusReport {
         host_time: None,
         patience_exceeded: 0,
         stray_accesses: 0,
+        limits: Vec::new(),
         energy_nj: None,
         calibration: None,
         measured: None,

@@ -48,5 +48,6 @@ mod room;
 pub mod settings;
 mod status;
 mod streams;
+mod tensor_maps;
 mod virtual_memory;
 mod waits;

@@ -96,6 +96,20 @@ fn an_unmodified_program_adds_vectors_on_the_real_backend() {
     assert_eq!(failure(&output), None);
 }
 
+/// What the daemon has found out about the driver, and tensor maps, which only the driver can make.
+#[test]
+fn limits_are_named_and_tensor_maps_are_made() {
+    let daemon = Daemon::on_emulated_driver(SWITCHES, POLICY);
+    let limits = daemon.status().gpu.limits.join("\n");
+    assert!(limits.contains("loading code") && limits.contains("after the 32 first"), "{limits}");
+    let program = toolchain::driver_program("tensor_maps");
+    let output = daemon.run(&program).output().expect("partita can be started");
+    assert_eq!(failure(&output), None);
+    let emulated = Daemon::start("emu");
+    let output = emulated.run(&program).output().expect("partita can be started");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "NONE\n", "{output:?}");
+}
+
 /// The driver would write it to the standard output of its own process.
 #[test]
 fn what_kernels_print_arrives() {

@@ -10,7 +10,8 @@ use std::ffi::{CStr, c_char, c_int};
 /// - `sticky CODE`: from now on every call gives that code, as after a fault; 0 ends it;
 /// - `set NAME VALUE`: a property of the GPU or the driver, for example `driver 12040`, `strict
 ///   on`;
-/// - `clear`: forgets the log.
+/// - `clear`: forgets the log;
+/// - `only-this-thread`: from now on the log has calls of the calling thread only.
 ///
 /// Returns 0, or 1 for a command that is none.
 ///

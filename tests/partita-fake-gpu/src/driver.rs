@@ -68,6 +68,7 @@ fn attribute(state: &State, number: c_int) -> c_int {
         8 => 48 << 10,                           // MAX_SHARED_MEMORY_PER_BLOCK
         13 => state.setting("clock", 1_980_000), // CLOCK_RATE
         16 => state.setting("sms", 132),         // MULTIPROCESSOR_COUNT
+        17 => state.setting("display", 0),       // KERNEL_EXEC_TIMEOUT
         20 => state.setting("compute-mode", 0),  // COMPUTE_MODE
         36 => 3_201_000,                         // MEMORY_CLOCK_RATE
         37 => 6144,                              // GLOBAL_MEMORY_BUS_WIDTH

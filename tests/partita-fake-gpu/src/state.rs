@@ -6,6 +6,7 @@ use crate::modules::Module;
 use crate::stream::StreamState;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::{Condvar, LazyLock, Mutex, MutexGuard};
+use std::thread::ThreadId;
 use std::time::Duration;
 
 /// `CUDA_SUCCESS`.
@@ -40,6 +41,8 @@ pub struct Failure {
 #[derive(Default)]
 pub struct State {
     pub log: Vec<String>,
+    /// The one thread whose calls are recorded.
+    pub only: Option<ThreadId>,
     pub failures: Vec<Failure>,
     pub settings: BTreeMap<String, String>,
     pub next_handle: u64,
@@ -145,6 +148,7 @@ impl State {
                 self.settings.insert(name.to_owned(), value.join(" "));
             }
             ["clear"] => self.log.clear(),
+            ["only-this-thread"] => self.only = Some(std::thread::current().id()),
             _ => return false,
         }
         true
@@ -187,7 +191,8 @@ pub fn begin(
 ) -> Result<MutexGuard<'static, State>, u32> {
     let mut state = lock();
     // Asked over and over by whoever looks for ends.
-    if function != "cuEventQuery" {
+    let is_recorded = state.only.is_none_or(|thread| thread == std::thread::current().id());
+    if function != "cuEventQuery" && is_recorded {
         state.log.push(format!("{function}({arguments})"));
     }
     if let Some(code) = state.failure(function) {

@@ -255,6 +255,7 @@ fn status() -> StatusReport {
         host_time: None,
         patience_exceeded: 0,
         stray_accesses: 0,
+        limits: Vec::new(),
         energy_nj: None,
         calibration: None,
         measured: None,

@@ -6,7 +6,7 @@ use super::{
     RawModuleBegin, RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo,
     RawWaitWord, Received, WANTS_REPLY, kind, kind_name,
 };
-use crate::texture;
+use crate::{tensor_map, texture};
 use partita_model::request::{
     ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
     StreamKind,
@@ -129,6 +129,11 @@ impl<'a> Body<'a> {
             kind::ARRAY_DESTROY => Request::ArrayDestroy { array: self.address()? },
             kind::TEXTURE_CREATE => Request::TextureCreate { spec: texture::decode_texture(self)? },
             kind::TEXTURE_DESTROY => Request::TextureDestroy { texture: self.one()? },
+            kind::TENSOR_MAP => Request::TensorMap { spec: tensor_map::decode(self)? },
+            kind::TENSOR_MAP_MOVE => {
+                let (map, address) = tensor_map::decode_move(self)?;
+                Request::TensorMapMove { map, address }
+            }
             kind::MODULE_LOAD => {
                 let number = self.one()?;
                 Request::ModuleLoad { module: ModuleHandle(number), image: ImageId(number) }

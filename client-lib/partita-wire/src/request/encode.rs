@@ -6,7 +6,7 @@ use super::{
     RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo, RawWaitWord,
     Record, kind,
 };
-use crate::texture;
+use crate::{tensor_map, texture};
 use partita_model::request::{Launch, Request, StreamKind};
 use partita_model::{AddressRange, AwaitedWord, Dim3, ImagePart, MemoryAccess};
 use zerocopy::{Immutable, IntoBytes};
@@ -26,6 +26,8 @@ impl<B: AsRef<[u8]>> Record for Request<B> {
             Request::ArrayDestroy { .. } => kind::ARRAY_DESTROY,
             Request::TextureCreate { .. } => kind::TEXTURE_CREATE,
             Request::TextureDestroy { .. } => kind::TEXTURE_DESTROY,
+            Request::TensorMap { .. } => kind::TENSOR_MAP,
+            Request::TensorMapMove { .. } => kind::TENSOR_MAP_MOVE,
             Request::ModuleLoad { .. } => kind::MODULE_LOAD,
             Request::ModuleUnload { .. } => kind::MODULE_UNLOAD,
             Request::StreamCreate { .. } => kind::STREAM_CREATE,
@@ -63,6 +65,10 @@ impl<B: AsRef<[u8]>> Record for Request<B> {
             Request::ArrayCreate { shape } => texture::encode_array(shape, into),
             Request::TextureCreate { spec } => texture::encode_texture(spec, into),
             Request::TextureDestroy { texture } => put_one(into, *texture),
+            Request::TensorMap { spec } => tensor_map::encode(spec, into),
+            Request::TensorMapMove { map, address } => {
+                tensor_map::encode_move(map, *address, into);
+            }
             Request::ModuleLoad { module, image } => {
                 assert_eq!(module.0, image.0, "an image has its module's number on the wire");
                 put_one(into, module.0);

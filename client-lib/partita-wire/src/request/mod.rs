@@ -167,6 +167,8 @@ mod kind {
     pub(super) const ARRAY_DESTROY: u16 = 81;
     pub(super) const TEXTURE_CREATE: u16 = 82;
     pub(super) const TEXTURE_DESTROY: u16 = 83;
+    pub(super) const TENSOR_MAP: u16 = 84;
+    pub(super) const TENSOR_MAP_MOVE: u16 = 85;
 }
 
 fn kind_name(number: u16) -> Option<&'static str> {
@@ -203,6 +205,8 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::ARRAY_DESTROY => "array destruction",
         kind::TEXTURE_CREATE => "texture creation",
         kind::TEXTURE_DESTROY => "texture destruction",
+        kind::TENSOR_MAP => "tensor map",
+        kind::TENSOR_MAP_MOVE => "tensor map's new address",
         _ => return None,
     })
 }

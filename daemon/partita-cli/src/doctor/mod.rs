@@ -12,6 +12,7 @@ use crate::state_dir::state_dir;
 use crate::table::Table;
 use clap::Args;
 use partita_cuda_device::doctor::{Finding, Places, Verdict, examine};
+use partita_model::{GpuNumber, StatusReport};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -64,6 +65,7 @@ impl DoctorArgs {
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let mut findings = examine(&Places::default());
         findings.extend([shim(), daemon(), shared_memory(), addresses(), state()]);
+        findings.extend(limits(&self.target));
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);
         let report = Report { verdict, findings };
         if let Some(file) = &self.bundle {
@@ -157,6 +159,20 @@ fn daemon() -> Finding {
         format!("{none}; `partita run` starts a private one ({})", partitad.display()),
         "start one for all users with `systemctl enable --now partitad`",
     )
+}
+
+/// What the daemon has found out about the GPUs that it serves.
+fn limits(target: &Target) -> Vec<Finding> {
+    let Ok(report) = target.get::<StatusReport>("/v1/status") else { return Vec::new() };
+    let others = report.others.iter().map(|other| &other.gpu);
+    let gpus = [&report.gpu].into_iter().chain(others);
+    let named = gpus.flat_map(|gpu| gpu.limits.iter().map(|limit| (gpu.number, limit)));
+    let note = |(number, limit): (GpuNumber, &String)| {
+        let remedy = "another driver may lift it, and each new driver is tried; everything runs \
+            without it";
+        Finding::note(format!("limit of {number}"), limit, remedy)
+    };
+    named.map(note).collect()
 }
 
 /// Sessions live in sealed memory files.

@@ -2,14 +2,15 @@
 
 use super::{ATTENTIVE, CudaDevice, HostAccess, refused};
 use crate::arrays::Texels;
-use crate::driver::Place;
+use crate::driver::{Failure, Place};
 use crate::green::{MOST_CONTEXTS, STREAMS};
 use crate::traffic::Traffic;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event, Guards,
-    Horizon, HostMapping, HostSpan, MachineCode, Phase, Relocation, Textures, TrafficSampling,
-    Work,
+    Horizon, HostMapping, HostSpan, MachineCode, Phase, Relocation, TensorMaps, Textures,
+    TrafficSampling, Work,
 };
+use partita_model::tensor_map::{TensorMap, TensorMapSpec};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     Calibration, DeviceAddress, DeviceFacts, MemoryAccess, ModuleId, Nanos, OperationId, SmSet,
@@ -53,7 +54,11 @@ impl Device for CudaDevice {
     }
 
     fn loading_waits_for_grids(&self) -> bool {
-        true
+        self.habits.waits
+    }
+
+    fn limits(&self) -> &[String] {
+        &self.habits.limits
     }
 
     fn phase(&self) -> Phase {
@@ -226,6 +231,10 @@ impl Device for CudaDevice {
 
     fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
         if self.host_access == HostAccess::None { None } else { Some(self) }
+    }
+
+    fn tensor_maps(&self) -> Option<&dyn TensorMaps> {
+        Some(self)
     }
 
     fn machine_code(&mut self) -> Option<&mut dyn MachineCode> {
@@ -401,6 +410,28 @@ impl HostMapping for CudaDevice {
             self.loader.lock_window(window, host.range());
         }
         Ok(())
+    }
+}
+
+impl TensorMaps for CudaDevice {
+    fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, DeviceError> {
+        self.driver.tensor_map(spec).map_err(bad_value)
+    }
+
+    fn moved_tensor_map(
+        &self,
+        map: &TensorMap,
+        address: DeviceAddress,
+    ) -> Result<TensorMap, DeviceError> {
+        self.driver.moved_tensor_map(map, address).map_err(bad_value)
+    }
+}
+
+/// The driver tells only that parameters do not fit each other.
+fn bad_value(failure: Failure) -> DeviceError {
+    match failure.is_invalid_value() {
+        true => DeviceError::BadValue(failure.to_string()),
+        false => DeviceError::Unsupported(failure.to_string()),
     }
 }
 

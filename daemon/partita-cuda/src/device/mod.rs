@@ -19,6 +19,7 @@ use crate::loader::{Loader, Outcome};
 use crate::locked::Locked;
 use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
+use crate::self_test::{Habits, inquiry};
 use crate::signals::{CopySignals, MappedSignals, Signals};
 use crate::streams::{Ended, Rest, Streams};
 use crate::traffic::Traffic;
@@ -53,9 +54,11 @@ pub(crate) fn refused(failure: Failure) -> DeviceError {
 
 /// A GPU behind NVIDIA's driver.
 pub struct CudaDevice {
+    driver: Arc<Driver>,
     facts: DeviceFacts,
     calibration: Calibration,
     identity: String,
+    habits: Habits,
     news: Arc<News>,
     clock: Clock,
     /// The stream for time marks and zeroing.
@@ -111,7 +114,10 @@ impl CudaDevice {
         if ordinal >= count {
             return Err(OpenError::NoDevice { ordinal, count });
         }
+        // Another process cannot use the GPU where this one has it for itself.
+        let habits = inquiry::habits(options, &target(&driver, ordinal)?);
         let context = Context::open(driver, ordinal)?;
+        context.set_connections(habits.connections);
         let mut facts = facts(&context, ordinal)?;
         let capability = facts.compute_capability;
         if (capability.major, capability.minor) < (7, 5) {
@@ -123,7 +129,7 @@ impl CudaDevice {
         let news = News::new()?;
         let upkeep = Stream::new(&context, context.greatest_priority()?)?;
         let clock = Clock::start(&context, &upkeep)?;
-        let signals: Box<dyn Signals> = match options.signals {
+        let signals: Box<dyn Signals> = match habits.signals {
             SignalPath::Copy => Box::new(CopySignals::new(&context)?),
             SignalPath::Mapped => Box::new(MappedSignals::new(&context)?),
         };
@@ -167,7 +173,7 @@ impl CudaDevice {
         };
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
-            windows: Windows::new(&context, cell_bits, options.part)?,
+            windows: Windows::new(&context, cell_bits, options.part, options.prepared_windows)?,
             arrays: Arrays::new(&context, defers)?,
             locked: Locked::default(),
             zeros: Zeros::new(&context)?,
@@ -175,8 +181,10 @@ impl CudaDevice {
             loader,
             phases: Phases::new(),
             calibration: calibration::from_facts(&facts),
+            driver: Arc::clone(context.driver()),
             facts,
             identity,
+            habits,
             news,
             clock,
             upkeep,
@@ -235,6 +243,9 @@ impl CudaDevice {
     ) -> Result<(), DeviceError> {
         if self.windows.is_free(window, range) {
             return Ok(());
+        }
+        if !self.habits.waits {
+            return self.windows.clear(window, range);
         }
         // Zeroing may be a kernel, too.
         let zeroed = self.zeros.barrier().map(|(_, mark)| mark);
@@ -429,6 +440,14 @@ impl HostAccess {
             false => HostAccess::None,
         })
     }
+}
+
+/// The GPU and driver of which the self-test tells something.
+fn target(driver: &Driver, ordinal: u32) -> Result<String, Failure> {
+    let (name, version) = (driver.device_name(ordinal)?, driver.version());
+    let major = driver.device_attribute(ordinal, Attribute::ComputeCapabilityMajor)?;
+    let minor = driver.device_attribute(ordinal, Attribute::ComputeCapabilityMinor)?;
+    Ok(format!("{name}, compute capability {major}.{minor}, driver CUDA {version}"))
 }
 
 fn facts(context: &Context, ordinal: u32) -> Result<DeviceFacts, Failure> {

@@ -5,6 +5,8 @@
 //! When nothing is on the device, the loading thread does what is due, and the owner makes no call
 //! of the driver until it has.
 //!
+//! Where no call waits for grids ([`crate::self_test`]), the device stays open meanwhile.
+//!
 //! A launch may last long, or wait for a copy that stays here. After a limit the device therefore
 //! opens again, for as long as it has drained, and tries anew with twice the limit.
 
@@ -25,11 +27,19 @@ pub(super) struct Phases {
     until: Instant,
     /// What the loading thread has told in this phase.
     outcomes: Vec<Outcome>,
+    /// Whether the loading thread does what is due while the device is open.
+    is_beside: bool,
 }
 
 impl Phases {
     pub(super) fn new() -> Phases {
-        Phases { phase: Phase::Open, limit: LIMITS.0, until: Instant::now(), outcomes: Vec::new() }
+        Phases {
+            phase: Phase::Open,
+            limit: LIMITS.0,
+            until: Instant::now(),
+            outcomes: Vec::new(),
+            is_beside: false,
+        }
     }
 
     pub(super) fn phase(&self) -> Phase {
@@ -64,11 +74,19 @@ impl CudaDevice {
     pub(super) fn take_outcomes(&mut self) -> Vec<Outcome> {
         let mut outcomes = std::mem::take(&mut self.phases.outcomes);
         outcomes.extend(self.loader.take());
+        self.phases.is_beside &= !outcomes.iter().any(|o| matches!(o, Outcome::Over));
         outcomes
     }
 
     /// Drains, closes or opens the device, where nothing else has happened in this poll.
     pub(super) fn change_phase(&mut self, events: &mut Vec<Event>) {
+        if !self.habits.waits {
+            if self.loader.is_due() && !self.phases.is_beside {
+                self.phases.is_beside = true;
+                self.loader.begin_phase();
+            }
+            return;
+        }
         let is_idle = self.streams.device_is_idle();
         if is_idle && self.loader.is_due() {
             self.phases = Phases { phase: Phase::Closed, ..Phases::new() };
@@ -93,6 +111,7 @@ impl CudaDevice {
 
     /// Whether time alone changes the phase.
     pub(super) fn awaits_phase(&self) -> bool {
-        self.phases.phase == Phase::Draining || self.loader.is_urgent()
+        let is_begun = self.phases.is_beside;
+        self.phases.phase == Phase::Draining || (self.loader.is_urgent() && !is_begun)
     }
 }

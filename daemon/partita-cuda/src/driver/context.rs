@@ -19,6 +19,7 @@ pub enum Attribute {
     MaxThreadsPerBlock = Number::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK as u32,
     MaxSharedMemoryPerBlock = Number::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK as u32,
     ClockRate = Number::CU_DEVICE_ATTRIBUTE_CLOCK_RATE as u32,
+    KernelExecTimeout = Number::CU_DEVICE_ATTRIBUTE_KERNEL_EXEC_TIMEOUT as u32,
     MultiprocessorCount = Number::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as u32,
     ComputeMode = Number::CU_DEVICE_ATTRIBUTE_COMPUTE_MODE as u32,
     MemoryClockRate = Number::CU_DEVICE_ATTRIBUTE_MEMORY_CLOCK_RATE as u32,
@@ -66,21 +67,26 @@ pub struct Context {
     raw: Handle,
     /// Streams that were made, those of green contexts too.
     streams_made: AtomicU32,
+    /// Streams that are made first, and hold up no other.
+    connections: AtomicU32,
 }
-
-/// Connections to the GPU (CUDA C++ Programming Guide, `CUDA_DEVICE_MAX_CONNECTIONS`, which
-/// `partitad` sets to this). Streams that are made later share them, and the first operation of a
-/// connection holds up all behind it. Whether connections of streams that have ended are used
-/// again, nobody says.
-const CONNECTIONS: u32 = 32;
 
 /// `CU_CTX_SCHED_BLOCKING_SYNC | CU_CTX_MAP_HOST`
 const FLAGS: c_uint = 0x04 | 0x08;
 
 impl Context {
+    /// Says how many streams have a connection to the GPU for themselves, in the order in which
+    /// they are made. Streams that are made later share one, and the first operation of a
+    /// connection holds up all behind it. Whether connections of streams that have ended are used
+    /// again, nobody says.
+    pub fn set_connections(&self, count: u32) {
+        self.connections.store(count, Ordering::Relaxed);
+    }
+
     /// Counts a new stream. Whether it has a connection to the GPU for itself.
     pub(super) fn count_stream(&self) -> bool {
-        self.streams_made.fetch_add(1, Ordering::Relaxed) < CONNECTIONS
+        let before = self.streams_made.fetch_add(1, Ordering::Relaxed);
+        before < self.connections.load(Ordering::Relaxed)
     }
 
     /// Opens the GPU of this ordinal and makes its context the calling thread's.
@@ -95,8 +101,8 @@ impl Context {
         call!(driver, cuDevicePrimaryCtxSetFlags_v2(device, FLAGS))?;
         let mut raw = 0;
         call!(driver, cuDevicePrimaryCtxRetain(&raw mut raw, device))?;
-        let streams_made = AtomicU32::new(0);
-        let context = Arc::new(Context { driver, device, raw, streams_made });
+        let (streams_made, connections) = (AtomicU32::new(0), AtomicU32::new(u32::MAX));
+        let context = Arc::new(Context { driver, device, raw, streams_made, connections });
         context.make_current()?;
         Ok(context)
     }

@@ -26,6 +26,7 @@ mod nvml;
 mod registered;
 mod stream;
 mod table;
+mod tensor_map;
 
 pub use array::{Array, BoxEnd, Object, Place3};
 pub use context::{Attribute, Context, Physical, Place};
@@ -127,6 +128,12 @@ impl Failure {
     #[must_use]
     pub fn means_never(&self) -> bool {
         matches!(self.code, 1 | 801)
+    }
+
+    /// Whether a value cannot be, or values do not fit each other (`CUDA_ERROR_INVALID_VALUE`).
+    #[must_use]
+    pub fn is_invalid_value(&self) -> bool {
+        self.code == 1
     }
 
     /// Whether there is nothing of that name.

@@ -10,6 +10,7 @@ use cudarc::driver::sys::{
     CUmemAccessDesc, CUmemAllocationProp,
 };
 use libloading::Library;
+use partita_model::tensor_map::TensorMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::path::{Path, PathBuf};
 
@@ -17,6 +18,11 @@ use std::path::{Path, PathBuf};
 pub(super) type Status = c_uint;
 /// An opaque handle (`CUcontext`, `CUstream`, …). The process never follows this pointer.
 pub(super) type Handle = usize;
+
+/// A `CUtensorMap`, which the driver wants at a multiple of 64.
+#[derive(Clone, Copy)]
+#[repr(C, align(64))]
+pub(super) struct TensorMapBytes(pub(super) TensorMap);
 
 macro_rules! table {
     (
@@ -166,6 +172,15 @@ table! {
         cuKernelGetAttribute(*mut c_int, c_uint, Handle, c_int);
         cuKernelSetAttribute(c_uint, c_int, Handle, c_int);
         cuGreenCtxStreamCreate(*mut Handle, Handle, c_uint, c_int);
+        cuTensorMapEncodeTiled(*mut TensorMapBytes, c_uint, c_uint, *mut c_void, *const u64,
+            *const u64, *const u32, *const u32, c_uint, c_uint, c_uint, c_uint);
+        cuTensorMapEncodeIm2col(*mut TensorMapBytes, c_uint, c_uint, *mut c_void, *const u64,
+            *const u64, *const c_int, *const c_int, c_uint, c_uint, *const u32, c_uint, c_uint,
+            c_uint, c_uint);
+        cuTensorMapEncodeIm2colWide(*mut TensorMapBytes, c_uint, c_uint, *mut c_void, *const u64,
+            *const u64, c_int, c_int, c_uint, c_uint, *const u32, c_uint, c_uint, c_uint, c_uint,
+            c_uint);
+        cuTensorMapReplaceAddress(*mut TensorMapBytes, *mut c_void);
     }
 }
 

@@ -1,8 +1,12 @@
-//! Addresses of cells: one cell for a window, aligned to its size, and the holes in cells.
+//! Cells: the addresses of one window, aligned to their size, with memory in both margins, and the
+//! holes in cells.
 
-use super::{Addresses, Window, Windows};
-use crate::driver::Failure;
+use super::{Addresses, SCRATCH_BYTES, filler};
+use crate::driver::{Context, Failure, Physical, Place};
+use partita_model::AddressPart;
+use partita_ptx::fence::MARGIN_BYTES;
 use std::ops::Range;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// Addresses that several GPUs share: above the driver's own, and below those of libraries and
 /// stacks.
@@ -12,12 +16,85 @@ const CELLS: Range<u64> = 0x1000_0000_0000..0x7000_0000_0000;
 /// take them in between.
 const ATTEMPTS: u32 = 8;
 
-impl Windows {
-    /// Reserves an address cell. Returns its start and the reserved range, which is larger where
-    /// the driver does not align enough.
-    pub(super) fn cell(&self, bytes: u64) -> Result<(u64, Addresses), Failure> {
+/// A cell without a window.
+pub(super) struct Cell {
+    /// The address ranges reserved for it.
+    pub(super) addresses: Vec<Addresses>,
+    /// The window lies from here to `end`.
+    pub(super) base: u64,
+    pub(super) end: u64,
+    /// The memory behind the margins.
+    pub(super) scratch: Option<Physical>,
+    /// The margins' mappings.
+    pub(super) margins: Vec<Addresses>,
+}
+
+/// Makes cells, on any thread whose context is the GPU's.
+#[derive(Clone)]
+pub(super) struct Cells {
+    pub(super) context: Arc<Context>,
+    pub(super) granularity: u64,
+    /// Address bits of every tenant's cell. No cell is larger.
+    pub(super) cell_bits: u32,
+    /// This device's part of the addresses of several GPUs.
+    pub(super) part: AddressPart,
+    /// Held while addresses are released and reserved again.
+    pub(super) addresses: Arc<Mutex<()>>,
+}
+
+impl Cells {
+    /// Makes a cell. `taken` says at which addresses cells begin already, as far as that is known.
+    pub(super) fn make(&self, taken: &dyn Fn(u64) -> bool) -> Result<Cell, Failure> {
+        let bytes = 1_u64 << self.cell_bits;
+        let (cell, addresses) = self.reserve(bytes, taken)?;
+        let (base, end) = (cell + MARGIN_BYTES, cell + bytes - MARGIN_BYTES);
+        let addresses = self.part_cell(addresses, [base, end]);
+        let held =
+            |at: u64| addresses.iter().any(|(start, bytes)| (*start..start + bytes).contains(&at));
+        if ![cell, base, cell + bytes - 1].into_iter().all(held) {
+            // Other code of the process took them while they were released.
+            for (start, bytes) in addresses {
+                if let Err(failure) = self.context.unreserve(start, bytes) {
+                    tracing::warn!(%failure, "addresses stay reserved");
+                }
+            }
+            return Err(Failure::no_addresses());
+        }
+        let (scratch, margins) = self.fill_margins([(cell, base), (end, cell + bytes)]);
+        Ok(Cell { addresses, base, end, scratch, margins })
+    }
+
+    /// Maps scratch memory over the addresses beside the window and returns the mappings. A stray
+    /// access faults where mapping failed.
+    fn fill_margins(&self, ranges: [Addresses; 2]) -> (Option<Physical>, Vec<Addresses>) {
+        let mut mapped = Vec::new();
+        let mut fill = || -> Result<Physical, Failure> {
+            let bytes = SCRATCH_BYTES.next_multiple_of(self.granularity);
+            let scratch = self.context.create(bytes, Place::Device)?;
+            for (start, end) in ranges {
+                filler::map(&self.context, &scratch, (start, end), &mut |at, bytes| {
+                    mapped.push((at, bytes));
+                })?;
+            }
+            Ok(scratch)
+        };
+        let scratch = fill().inspect_err(|failure| {
+            tracing::warn!(%failure, "margins stay unmapped: a kernel that strays there ends the \
+                GPU's context");
+        });
+        (scratch.ok(), mapped)
+    }
+
+    /// Reserves the addresses of a cell. Returns its start and the reserved range, which is larger
+    /// where the driver does not align enough.
+    fn reserve(
+        &self,
+        bytes: u64,
+        taken: &dyn Fn(u64) -> bool,
+    ) -> Result<(u64, Addresses), Failure> {
+        let _alone = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.part.is_whole() {
-            return self.cell_in_part(bytes);
+            return self.reserve_in_part(bytes, taken);
         }
         if let Ok(cell) = self.context.reserve(bytes, bytes, 0) {
             if cell.is_multiple_of(bytes) {
@@ -31,10 +108,12 @@ impl Windows {
 
     /// Reserves a cell among this GPU's addresses, at the first place that the driver grants. Other
     /// processes hold the other GPUs, and a program may have windows of all of them.
-    fn cell_in_part(&self, bytes: u64) -> Result<(u64, Addresses), Failure> {
+    fn reserve_in_part(
+        &self,
+        bytes: u64,
+        taken: &dyn Fn(u64) -> bool,
+    ) -> Result<(u64, Addresses), Failure> {
         let addresses = self.part.of(CELLS);
-        let is_start = |window: &Window, at| window.addresses.iter().any(|(start, _)| *start == at);
-        let taken = |at: u64| self.windows.values().any(|window| is_start(window, at));
         let mut at = addresses.start.next_multiple_of(bytes);
         let mut refused = None;
         while at.checked_add(bytes).is_some_and(|end| end <= addresses.end) {
@@ -51,9 +130,9 @@ impl Windows {
         Err(refused.unwrap_or_else(Failure::no_addresses))
     }
 
-    /// Splits a reserved range at two borders. [`Windows::map_host`] can then release the middle
-    /// and leave a hole. On failure the range stays whole.
-    pub(super) fn part_cell(&self, whole: Addresses, [first, last]: [u64; 2]) -> Vec<Addresses> {
+    /// Splits a reserved range at two borders. [`super::Windows::map_host`] can then release the
+    /// middle and leave a hole. On failure the range stays whole.
+    fn part_cell(&self, whole: Addresses, [first, last]: [u64; 2]) -> Vec<Addresses> {
         let (start, bytes) = whole;
         let parts = [(start, first - start), (first, last - first), (last, start + bytes - last)];
         match self.take_anew(&[whole], &parts, || Ok(())) {
@@ -91,6 +170,7 @@ impl Windows {
                 }
             }
         };
+        let _alone = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
         let mut held = given.to_vec();
         for _ in 0..ATTEMPTS {
             give(&held);

@@ -10,6 +10,9 @@ use crate::driver::{Context, Failure, Physical, Place};
 use partita_device::{AddressRange, DeviceError};
 use partita_model::WindowId;
 
+/// Mappings that become accessible by one call, which other threads' calls may wait for.
+const TOGETHER: u64 = 64;
+
 /// Maps scratch memory over a range of addresses, as often as it takes.
 pub(super) fn map(
     context: &Context,
@@ -17,14 +20,18 @@ pub(super) fn map(
     (start, end): (u64, u64),
     mapped: &mut impl FnMut(u64, u64),
 ) -> Result<(), Failure> {
-    let mut at = start;
+    let (mut at, mut accessible) = (start, start);
     while at < end {
         let bytes = (end - at).min(scratch.bytes());
         scratch.map_first(at, bytes)?;
         mapped(at, bytes);
         at += bytes;
+        if at == end || at - accessible >= TOGETHER * scratch.bytes() {
+            context.give_access(accessible, at - accessible, Place::Device)?;
+            accessible = at;
+        }
     }
-    if end > start { context.give_access(start, end - start, Place::Device) } else { Ok(()) }
+    Ok(())
 }
 
 impl Windows {

@@ -11,6 +11,8 @@
 //!
 //! - An unused piece stays mapped, for the same tenant's next allocation there, until memory is
 //!   short or its window goes: unmapping may wait for the device.
+//! - The owner's thread takes cells that another thread has made ([`pool`]): a cell takes thousands
+//!   of mappings.
 //! - The caller learns of new pieces and fills them with zeros before anyone can read them: they
 //!   may have been another tenant's.
 
@@ -18,15 +20,18 @@ use crate::driver::{Context, Event, Failure, Physical, Place};
 use crate::host::HostRange;
 use crate::zeros::Zeros;
 use aliases::Own;
+use cells::{Cell, Cells};
 use partita_device::{AddressRange, DeviceError, HostSpan};
 use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
+use pool::Pool;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 mod aliases;
 mod cells;
 mod filler;
+mod pool;
 
 /// A range of addresses: start and bytes.
 type Addresses = (u64, u64);
@@ -107,10 +112,9 @@ impl Remains {
 pub(crate) struct Windows {
     context: Arc<Context>,
     granularity: u64,
-    /// Address bits of every tenant's cell. No cell is larger.
-    cell_bits: u32,
-    /// This device's part of the addresses of several GPUs.
-    part: AddressPart,
+    cells: Cells,
+    /// Cells that are ready.
+    pool: Option<Pool>,
     windows: BTreeMap<WindowId, Window>,
     by_base: BTreeMap<u64, WindowId>,
 }
@@ -120,13 +124,20 @@ impl Windows {
         context: &Arc<Context>,
         cell_bits: u32,
         part: AddressPart,
-    ) -> Result<Self, Failure> {
+        prepared: u8,
+    ) -> Result<Self, crate::OpenError> {
         let granularity = context.granularity()?;
+        let addresses = Arc::default();
+        let cells = Cells { context: Arc::clone(context), granularity, cell_bits, part, addresses };
+        let pool = match prepared {
+            0 => None,
+            count => Some(Pool::start(cells.clone(), count.into())?),
+        };
         Ok(Windows {
             context: Arc::clone(context),
             granularity,
-            cell_bits,
-            part,
+            cells,
+            pool,
             windows: BTreeMap::new(),
             by_base: BTreeMap::new(),
         })
@@ -142,29 +153,21 @@ impl Windows {
         }
         let bytes = bytes.checked_next_multiple_of(self.granularity);
         let bytes = bytes.ok_or(DeviceError::OutOfMemory { wanted: u64::MAX, available: 0 })?;
-        if cell_bits(bytes) > self.cell_bits {
-            let available = (1 << self.cell_bits) - 2 * MARGIN_BYTES;
+        if cell_bits(bytes) > self.cells.cell_bits {
+            let available = (1 << self.cells.cell_bits) - 2 * MARGIN_BYTES;
             return Err(DeviceError::OutOfMemory { wanted: bytes, available });
         }
-        let cell_bytes = 1_u64 << self.cell_bits;
-        let (cell, addresses) = self
-            .cell(cell_bytes)
-            .map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?;
-        let base = cell + MARGIN_BYTES;
-        let addresses = self.part_cell(addresses, [base, cell + cell_bytes - MARGIN_BYTES]);
-        let held =
-            |at: u64| addresses.iter().any(|(start, bytes)| (*start..start + bytes).contains(&at));
-        if ![cell, base, cell + cell_bytes - 1].into_iter().all(held) {
-            // Another thread of the process took them while they were released.
-            for (start, bytes) in addresses {
-                if let Err(failure) = self.context.unreserve(start, bytes) {
-                    tracing::warn!(%failure, "addresses stay reserved");
-                }
+        let cell = match self.pool.as_mut().and_then(Pool::take) {
+            Some(cell) => cell,
+            None => {
+                let is_start =
+                    |window: &Window, at| window.addresses.iter().any(|(start, _)| *start == at);
+                let taken = |at: u64| self.windows.values().any(|window| is_start(window, at));
+                let made = self.cells.make(&taken);
+                made.map_err(|_| DeviceError::OutOfMemory { wanted: bytes, available: 0 })?
             }
-            return Err(DeviceError::OutOfMemory { wanted: bytes, available: 0 });
-        }
-        let end = cell + cell_bytes - MARGIN_BYTES;
-        let (scratch, margins) = self.fill_margins([(cell, base), (end, cell + cell_bytes)]);
+        };
+        let Cell { addresses, base, end, scratch, margins } = cell;
         let window = Window {
             addresses,
             base,
@@ -212,7 +215,7 @@ impl Windows {
             ));
         };
         let sides = [(middle.0, start.0 - middle.0), (end, middle.0 + middle.1 - end)];
-        let result = self.take_anew(&[middle], &sides, || memory.map_again(start.0));
+        let result = self.cells.take_anew(&[middle], &sides, || memory.map_again(start.0));
         let window = self.windows.get_mut(&id).ok_or(bad_range)?;
         window.addresses.retain(|part| *part != middle);
         match result {
@@ -239,27 +242,6 @@ impl Windows {
     /// The host memory of a window.
     pub(crate) fn host_of(&mut self, id: WindowId) -> Option<&mut HostRange> {
         self.windows.get_mut(&id)?.host.as_mut()
-    }
-
-    /// Maps scratch memory over the addresses beside the window and returns the mappings. A stray
-    /// access faults where mapping failed.
-    fn fill_margins(&self, ranges: [(u64, u64); 2]) -> (Option<Physical>, Vec<(u64, u64)>) {
-        let mut mapped = Vec::new();
-        let mut fill = || -> Result<Physical, Failure> {
-            let bytes = SCRATCH_BYTES.next_multiple_of(self.granularity);
-            let scratch = self.context.create(bytes, Place::Device)?;
-            for (start, end) in ranges {
-                filler::map(&self.context, &scratch, (start, end), &mut |at, bytes| {
-                    mapped.push((at, bytes));
-                })?;
-            }
-            Ok(scratch)
-        };
-        let scratch = fill().inspect_err(|failure| {
-            tracing::warn!(%failure, "margins stay unmapped: a kernel that strays there ends the \
-                GPU's context");
-        });
-        (scratch.ok(), mapped)
     }
 
     /// The memory of a window's margins, which must still be zeroed.

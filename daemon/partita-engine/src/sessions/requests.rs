@@ -2,6 +2,7 @@
 
 use super::Sessions;
 use super::record::{Call, SessionState};
+use super::textures::tensor_map;
 use crate::turn::Turn;
 use crate::{Payload, Request};
 use partita_device::Work;
@@ -97,6 +98,10 @@ impl Sessions {
             R::MemInfo => now(Ok(self.mem_info(turn, id))),
             R::ArrayCreate { shape } => now(self.array_create(turn, id, &shape)),
             R::TextureCreate { spec } => now(self.texture_create(turn, id, &spec)),
+            R::TensorMap { spec } => now(tensor_map(turn, |maps| maps.tensor_map(&spec))),
+            R::TensorMapMove { map, address } => {
+                now(tensor_map(turn, |maps| maps.moved_tensor_map(&map, address)))
+            }
             R::StreamCreate { stream, kind, priority } => {
                 now(self.stream_create(turn, id, stream, (kind, priority)))
             }

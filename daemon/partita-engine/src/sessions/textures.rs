@@ -1,4 +1,4 @@
-//! Arrays, texture and surface objects of sessions.
+//! Arrays, texture and surface objects of sessions, and tensor maps.
 //!
 //! The device chooses an array's address, which means something to copies only. This module checks
 //! copies from and to arrays as the window checks those of memory. An object needs one check: its
@@ -9,7 +9,8 @@ use super::window::Window;
 use super::{Answer, Refusal, Sessions};
 use crate::Payload;
 use crate::turn::Turn;
-use partita_device::{AddressRange, DeviceError};
+use partita_device::{AddressRange, DeviceError, TensorMaps};
+use partita_model::tensor_map::TensorMap;
 use partita_model::texture::{ArrayShape, FilterMode, TexelSource, TextureSpec};
 use partita_model::{CudaResult, DeviceAddress, MemoryAccess, SessionId};
 
@@ -143,6 +144,16 @@ impl Sessions {
             !record.ending && range.contains(address, bytes)
         })
     }
+}
+
+/// A tensor map of the device, where it makes any.
+pub(super) fn tensor_map(
+    turn: &Turn<'_>,
+    make: impl FnOnce(&dyn TensorMaps) -> Result<TensorMap, DeviceError>,
+) -> Answer {
+    let none = || DeviceError::Unsupported("it makes no tensor maps".to_owned());
+    let made = turn.device.tensor_maps().ok_or_else(none).and_then(make);
+    made.map(|map| Payload::TensorMap(Box::new(map))).map_err(refusal)
 }
 
 fn refusal(error: DeviceError) -> Refusal {

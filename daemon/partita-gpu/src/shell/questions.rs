@@ -190,6 +190,7 @@ impl Shell {
             host_time: self.pacer.rules(),
             patience_exceeded: self.pacer.exceeded(),
             stray_accesses: self.device.stray_accesses(),
+            limits: self.device.limits().to_vec(),
             energy_nj: self.device.nanojoules(),
             calibration: Some(self.device.calibration()),
             measured: self.measured.flatten(),

@@ -199,6 +199,7 @@ fn resting_report(facts: Option<&DeviceFacts>) -> Result<StatusReport, Problem> 
         host_time: None,
         patience_exceeded: 0,
         stray_accesses: 0,
+        limits: Vec::new(),
         energy_nj: None,
         calibration: None,
         measured: None,
