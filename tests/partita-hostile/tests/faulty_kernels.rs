@@ -1,9 +1,13 @@
 //! Faulty kernels on the real backend, over the driver that executes. A fault there ends the
 //! context for everybody (`sticky-faults`), so nothing that a kernel does may reach it.
 //!
-//! A seed decides a kernel (`faulty`). A process of its own launches it, beside a healthy session
-//! that checks each of its words. A context that ends, a wrong or failed healthy launch, and a
-//! minute without progress are failures, which name the seed.
+//! A seed decides a kernel (`faulty`). Another process launches it, beside a healthy session that
+//! checks each of its words. A context that ends, a wrong or failed healthy launch, and a minute
+//! without progress are failures, which name the seed.
+//!
+//! That process launches one kernel after another, each when the test says so, and keeps its
+//! session while no kernel fails in it. It is killed where a kernel never ends. A daemon serves
+//! until a seed fails.
 //!
 //! A run plays [`USUAL`] seeds. `PARTITA_FAULTY_KERNELS=0-9999` plays these, and
 //! `PARTITA_FAULTY_KERNELS_ONLY='global, beyond'` only that fault.
@@ -20,11 +24,11 @@ use rustix::process::{Uid, geteuid};
 use rustix::thread::set_thread_res_uid;
 use std::collections::BTreeMap;
 use std::fs::Permissions;
-use std::io::{BufRead as _, BufReader};
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::channel;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Seeds of a usual run.
@@ -37,20 +41,17 @@ const STRANGER: u32 = 65_534;
 const ENDLESS: Duration = Duration::from_millis(1500);
 /// Whatever takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
-/// Names the sockets and the seed to the process that launches a kernel.
+/// Names the sockets to the process that launches kernels.
 const SOCKETS: &str = "PARTITA_FAULTY_SOCKETS";
-const SEED: &str = "PARTITA_FAULTY_SEED";
 const ONLY: &str = "PARTITA_FAULTY_KERNELS_ONLY";
 /// Outcomes without an error of the program's.
 const GOOD: &str = "no error";
 const KILLED: &str = "endless, killed";
 /// CUDA's error of a launch that was ended because others waited.
 const TIMEOUT: u32 = 702;
-/// What the process says after its launch.
+/// What the process says after a launch, and before a kernel's end.
 const LAUNCHED: &str = "launched";
-/// The exit code of a process whose launch has not failed, and of one that was refused.
-const WELL: i32 = 0;
-const REFUSED: i32 = 1;
+const ENDED: &str = "ended: ";
 
 const HEALTHY: &str = "
 .version 7.0
@@ -92,27 +93,36 @@ $AGAIN:
 const HEALTHY_CTAS: u32 = 24;
 const HEALTHY_WORDS: usize = 24 * 128;
 
-/// A session with the one kernel of a module.
+/// A session, and memory for its kernels.
 struct Program {
     session: Session,
-    module: LoadedModule,
     data: DeviceAddress,
 }
 
 impl Program {
-    fn new(sockets: &Path, ptx: &str) -> Result<Program, String> {
+    fn new(sockets: &Path) -> Result<Program, String> {
         let session = Session::connect(sockets).map_err(|error| error.to_string())?;
-        let image = image::select(ptx.as_bytes(), session.facts().compute_capability).unwrap();
-        let module = session.load_module(&image).map_err(|error| error.to_string())?;
         let data = session.mem_alloc(BYTES).map_err(|error| error.to_string())?;
-        Ok(Program { session, module, data })
+        Ok(Program { session, data })
     }
 
-    fn launch(&self, [ctas, threads, shared]: [u32; 3], number: u32) -> Result<(), String> {
+    /// Loads the one kernel of a text.
+    fn load(&self, ptx: &str) -> Result<LoadedModule, String> {
+        let capability = self.session.facts().compute_capability;
+        let image = image::select(ptx.as_bytes(), capability).unwrap();
+        self.session.load_module(&image).map_err(|error| error.to_string())
+    }
+
+    fn launch(
+        &self,
+        module: &LoadedModule,
+        [ctas, threads, shared]: [u32; 3],
+        number: u32,
+    ) -> Result<(), String> {
         let mut params = self.data.0.to_le_bytes().to_vec();
         params.extend(number.to_le_bytes());
         let launch = Launch {
-            module: self.module.module,
+            module: module.module,
             kernel: 0,
             grid: Dim3::linear(ctas),
             block: Dim3::linear(threads),
@@ -129,19 +139,21 @@ impl Program {
 /// A healthy program, and what it has computed.
 struct Healthy {
     program: Program,
+    module: LoadedModule,
     round: u32,
 }
 
 impl Healthy {
     fn new(daemon: &Daemon) -> Healthy {
-        let program = Program::new(&daemon.socket_dir(), HEALTHY).unwrap();
-        Healthy { program, round: 0 }
+        let program = Program::new(&daemon.socket_dir()).unwrap();
+        let module = program.load(HEALTHY).unwrap();
+        Healthy { program, module, round: 0 }
     }
 
     /// One launch whose words are checked.
     fn round(&mut self) -> Result<(), String> {
         self.round += 1;
-        self.program.launch([HEALTHY_CTAS, 128, 0], self.round)?;
+        self.program.launch(&self.module, [HEALTHY_CTAS, 128, 0], self.round)?;
         let mut bytes = vec![0; 4 * HEALTHY_WORDS];
         let session = &self.program.session;
         session
@@ -158,33 +170,36 @@ impl Healthy {
     }
 }
 
-/// Not a test of its own: the process that launches a faulty kernel.
+/// Not a test of its own: the process that launches faulty kernels. It reads their seeds.
 #[test]
-fn process_with_a_faulty_kernel() {
+fn process_with_faulty_kernels() {
     let Some(sockets) = std::env::var_os(SOCKETS) else { return };
     let stranger = Uid::from_raw(STRANGER);
     set_thread_res_uid(stranger, stranger, stranger).unwrap();
-    let seed = std::env::var(SEED).unwrap().parse().unwrap();
-    let Faulty { ptx, ctas, threads, dynamic_shared, .. } = of_seed(seed);
-    let code = match Program::new(Path::new(&sockets), &ptx) {
-        Err(error) => {
-            println!("{error}");
-            REFUSED
-        }
-        Ok(program) => {
-            let launched = program.launch([ctas, threads, dynamic_shared], 0);
-            assert_eq!(launched, Ok(()));
-            println!("{LAUNCHED}");
-            match program.session.synchronize(None) {
-                Ok(()) => WELL,
-                Err(error) => {
-                    println!("error {}", error.code);
-                    error.code % 256
-                }
+    let mut program = None;
+    for line in std::io::stdin().lines() {
+        let faulty = of_seed(line.unwrap().parse().unwrap());
+        let own = program.take().map_or_else(|| Program::new(Path::new(&sockets)), Ok).unwrap();
+        let said = match run(&own, &faulty) {
+            // A session that has failed runs nothing more.
+            Ok(()) => {
+                program = Some(own);
+                GOOD.to_owned()
             }
-        }
-    };
-    std::process::exit(code);
+            Err(text) => text,
+        };
+        println!("{ENDED}{said}");
+    }
+}
+
+/// Loads a kernel, launches it and waits for its end. Its error in words.
+fn run(program: &Program, faulty: &Faulty) -> Result<(), String> {
+    let module = program.load(&faulty.ptx).map_err(|error| format!("not loaded: {error}"))?;
+    let shape = [faulty.ctas, faulty.threads, faulty.dynamic_shared];
+    assert_eq!(program.launch(&module, shape, 0), Ok(()));
+    println!("{LAUNCHED}");
+    program.session.synchronize(None).map_err(|error| format!("error {}", error.code))?;
+    program.session.unload_module(module.module).map_err(|error| error.to_string())
 }
 
 /// A daemon that other users reach.
@@ -199,59 +214,72 @@ fn of_seed(seed: u64) -> Faulty {
     faulty::kernel(seed, std::env::var(ONLY).ok().as_deref())
 }
 
-fn start(daemon: &Daemon, seed: u64) -> Child {
-    Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "process_with_a_faulty_kernel", "--nocapture"])
-        .env(SOCKETS, daemon.socket_dir())
-        .env(SEED, seed.to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap()
+/// The process that launches faulty kernels.
+struct Player {
+    child: Child,
+    seeds: ChildStdin,
+    lines: Receiver<String>,
 }
 
-/// What became of a faulty program, in words.
-fn outcome(mut child: Child, healthy: &mut Healthy) -> Result<String, String> {
-    let (said, lines) = channel();
-    let stdout = BufReader::new(child.stdout.take().unwrap());
-    let reader = std::thread::spawn(move || {
-        stdout.lines().map_while(Result::ok).for_each(|line| drop(said.send(line)));
-    });
-    let (mut text, mut launched) = (String::new(), None);
-    loop {
-        healthy.round()?;
-        for line in lines.try_iter() {
-            if line == LAUNCHED {
-                launched = Some(Instant::now());
-            } else {
-                text = line;
-            }
-        }
-        if let Some(status) = child.try_wait().unwrap() {
-            drop(reader.join());
-            text = lines.try_iter().last().unwrap_or(text);
-            return Ok(match status.code() {
-                Some(WELL) => GOOD.to_owned(),
-                Some(REFUSED) => format!("not loaded: {text}"),
-                Some(101) | None => {
-                    return Err(format!("the process of the faulty kernel ends badly: {text}"));
-                }
-                Some(_) => text,
-            });
-        }
-        if launched.is_some_and(|launched: Instant| launched.elapsed() > ENDLESS) {
-            child.kill().unwrap();
-            child.wait().unwrap();
+impl Player {
+    fn start(daemon: &Daemon) -> Player {
+        let mut child = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "process_with_faulty_kernels", "--nocapture"])
+            .env(SOCKETS, daemon.socket_dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (said, lines) = channel();
+        let stdout = BufReader::new(child.stdout.take().unwrap());
+        std::thread::spawn(move || {
+            stdout.lines().map_while(Result::ok).for_each(|line| drop(said.send(line)));
+        });
+        Player { seeds: child.stdin.take().unwrap(), child, lines }
+    }
+
+    /// What becomes of a seed's kernel, in words, beside healthy rounds.
+    fn outcome(&mut self, seed: u64, healthy: &mut Healthy) -> Result<String, String> {
+        writeln!(self.seeds, "{seed}").map_err(|_| "the process has ended".to_owned())?;
+        let mut launched = None;
+        loop {
             healthy.round()?;
-            return Ok(KILLED.to_owned());
+            for line in self.lines.try_iter() {
+                if line == LAUNCHED {
+                    launched = Some(Instant::now());
+                } else if let Some(text) = line.strip_prefix(ENDED) {
+                    return Ok(text.to_owned());
+                }
+            }
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return Err(format!("the process of the faulty kernel ends: {status}"));
+            }
+            if launched.is_some_and(|launched: Instant| launched.elapsed() > ENDLESS) {
+                return Ok(KILLED.to_owned());
+            }
         }
     }
 }
 
+impl Drop for Player {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
 /// Plays a seed. The words are for the table of outcomes.
-fn play(daemon: &Daemon, healthy: &mut Healthy, seed: u64) -> Result<String, String> {
+fn play(
+    daemon: &Daemon,
+    player: &mut Player,
+    healthy: &mut Healthy,
+    seed: u64,
+) -> Result<String, String> {
     let begun = Instant::now();
-    let outcome = outcome(start(daemon, seed), healthy)?;
+    let outcome = player.outcome(seed, healthy)?;
+    if outcome == KILLED {
+        *player = Player::start(daemon);
+    }
     healthy.round()?;
     let Faulty { errors, .. } = of_seed(seed);
     let is_known = match outcome.strip_prefix("error ") {
@@ -278,12 +306,13 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
     }
     let mut daemon = daemon();
     let mut healthy = Healthy::new(&daemon);
+    let mut player = Player::start(&daemon);
     let mut outcomes: BTreeMap<(Vec<&str>, String), u64> = BTreeMap::new();
     let mut wrong = Vec::new();
     let begun = Instant::now();
     for seed in first.parse::<u64>().unwrap()..=last.parse().unwrap() {
         let faults = of_seed(seed).faults;
-        match play(&daemon, &mut healthy, seed) {
+        match play(&daemon, &mut player, &mut healthy, seed) {
             Ok(outcome) => *outcomes.entry((faults, outcome)).or_default() += 1,
             Err(error) => {
                 let log = daemon.log();
@@ -294,6 +323,7 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
                 drop(healthy);
                 daemon = self::daemon();
                 healthy = Healthy::new(&daemon);
+                player = Player::start(&daemon);
             }
         }
     }

@@ -96,7 +96,7 @@ pub fn execute(
                 let c = op.c.get(index).map_or(0, |&c| core.get(c, w, lane));
                 (core.get(op.b[index], w, lane), c)
             };
-            if env.memory.is_host(DeviceAddress(address)) {
+            if env.memory.is_shared_with_host(DeviceAddress(address), total) {
                 // The host sees either the whole value or the elements one by one.
                 let step = if op.whole { op.b.len() } else { 1 };
                 for first in (0..op.b.len()).step_by(step) {

@@ -111,6 +111,8 @@ mod tests {
         assert!(memory.write_host((1 << 20) + 6, &[9, 9]));
         assert_eq!(memory.exchange_host(1 << 20, &[0, 1], &[8, 8]), Some(true));
         assert_eq!(memory.exchange_host(1 << 21, &[0, 1], &[8, 8]), None);
+        assert!(memory.is_shared_with_host(DeviceAddress(1 << 20), 8));
+        assert!(!memory.is_shared_with_host(DeviceAddress(1 << 20), 9));
         assert_eq!(*word.0.lock().unwrap(), [8, 8, 2, 3, 4, 5, 9, 9]);
     }
 

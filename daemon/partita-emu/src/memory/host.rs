@@ -86,6 +86,13 @@ impl Memory {
         self.host_at(address.0).is_some()
     }
 
+    /// Whether the host may use the memory of a range, too: memory that was mapped, or that kernels
+    /// reach by the host's page tables.
+    #[must_use]
+    pub fn is_shared_with_host(&self, address: DeviceAddress, bytes: usize) -> bool {
+        self.is_host(address) || self.process.find(address.0, bytes).is_some()
+    }
+
     /// Copies out of host memory; false where not all of it is.
     #[must_use]
     pub fn read_host(&self, address: u64, into: &mut [u8]) -> bool {
