@@ -491,6 +491,32 @@ fn margins_are_mapped() {
     );
 }
 
+/// A window's margins alone are thousands of mappings, and each call may wait for the device.
+#[test]
+fn a_window_is_unmapped_in_a_few_calls() {
+    for is_refused in [false, true] {
+        let fake = Fake::new();
+        let mut world = fake.world();
+        world.allocate(0, 2 << 20);
+        world.allocate(6 << 20, 2 << 20);
+        let mapped = fake.calls("cuMemMap");
+        assert!(mapped > 1000, "{mapped}");
+        if is_refused {
+            fake.tell("fail cuMemUnmap 1");
+        }
+        world.device.release(WINDOW).unwrap();
+        let end = Instant::now() + Duration::from_secs(60);
+        while fake.calls("cuMemAddressFree") == 0 {
+            world.poll();
+            assert!(Instant::now() < end, "the addresses stay reserved");
+        }
+        let unmapped = fake.calls("cuMemUnmap");
+        // Where the driver refuses many at once, they go one by one.
+        let fits = if is_refused { unmapped > 1000 } else { unmapped < 10 };
+        assert!(fits, "{unmapped} calls for {mapped} mappings");
+    }
+}
+
 /// What moves to other addresses keeps its contents, and whatever comes later finds them there.
 #[test]
 fn allocations_move_with_their_contents() {

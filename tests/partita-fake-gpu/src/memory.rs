@@ -207,16 +207,29 @@ pub fn give_access(state: &mut State, start: u64, bytes: u64, flags: u32) -> u32
     SUCCESS
 }
 
-/// `cuMemUnmap`: whole mappings.
+/// `cuMemUnmap`: whole mappings, one behind the other.
 pub fn unmap_physical(state: &mut State, start: u64, bytes: u64) -> u32 {
-    match state.mapped.get(&start) {
-        Some(&Mapping { bytes: length, handle, .. }) if length == bytes => {
-            state.mapped.remove(&start);
-            map(start, bytes, PROT_NONE, MAP_FIXED);
-            release(state, handle)
-        }
-        _ => INVALID_VALUE,
+    let mut found = Vec::new();
+    let mut at = start;
+    while at < start + bytes {
+        let Some(&Mapping { bytes: length, handle, .. }) = state.mapped.get(&at) else {
+            return INVALID_VALUE;
+        };
+        found.push((at, length, handle));
+        at += length;
     }
+    if at != start + bytes {
+        return INVALID_VALUE;
+    }
+    for (at, length, handle) in found {
+        state.mapped.remove(&at);
+        map(at, length, PROT_NONE, MAP_FIXED);
+        let released = release(state, handle);
+        if released != SUCCESS {
+            return released;
+        }
+    }
+    SUCCESS
 }
 
 /// Memory of the host that the device reaches, or device memory that `cuMemAlloc` gives.

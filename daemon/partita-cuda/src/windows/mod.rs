@@ -25,7 +25,7 @@ use partita_device::{AddressRange, DeviceError, HostSpan};
 use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
 use partita_ptx::fence::{MARGIN_BYTES, cell_bits};
 use pool::Pool;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 mod aliases;
@@ -99,13 +99,28 @@ impl Remains {
             let unlocked = context.unregister(host.range().0);
             tracing::debug!(?unlocked, "the host memory of a session");
         }
-        for (start, bytes) in self.pieces {
+        for run in runs(self.pieces, &self.addresses) {
+            let bytes = run.iter().map(|(_, bytes)| bytes).sum();
+            if run.len() > 1 && context.unmap(run[0].0, bytes).is_ok() {
+                continue;
+            }
             // A piece that stays mapped keeps its addresses; the others are released.
-            result = result.and(context.unmap(start, bytes));
+            for (start, bytes) in run {
+                result = result.and(context.unmap(start, bytes));
+            }
         }
         result?;
         self.addresses.into_iter().try_for_each(|(start, bytes)| context.unreserve(start, bytes))
     }
+}
+
+/// Mappings one behind the other in the same reserved range. One call of `cuMemUnmap` unmaps them,
+/// as NVIDIA's sample `vectorAddMMAP` does; thousands of calls would each wait for the device.
+fn runs(mut pieces: Vec<Addresses>, reserved: &[Addresses]) -> Vec<Vec<Addresses>> {
+    pieces.sort_unstable();
+    let starts: BTreeSet<u64> = reserved.iter().map(|(start, _)| *start).collect();
+    let follows = |a: &Addresses, b: &Addresses| a.0 + a.1 == b.0 && !starts.contains(&b.0);
+    pieces.chunk_by(follows).map(<[Addresses]>::to_vec).collect()
 }
 
 /// Every window.
