@@ -4,12 +4,15 @@
 //! ([`partita_model::texture`]). The driver stores the bytes in a layout of its own, so a run of
 //! bytes is copied as boxes ([`boxes`]): parts of rows, whole rows, whole planes.
 //!
+//! Where the driver itself allocates an array's memory ([`MemoryBy::Driver`]), the array is made by
+//! the loading thread in a phase, and the request is tried again when the array is there.
+//!
 //! An object keeps its array alive: after the program destroys the array, a kernel still reads the
 //! array's last contents through the object.
 
-use crate::driver::{Array, BoxEnd, Context, Failure, Object, Place3, Stream};
+use crate::driver::{Array, BoxEnd, Context, Failure, MemoryBy, Object, Place3, Stream};
 use partita_device::DeviceError;
-use partita_model::texture::{ArrayShape, TexelSource, TextureSpec};
+use partita_model::texture::{ArrayKind, ArrayShape, TexelSource, TextureSpec};
 use partita_model::{DeviceAddress, WindowId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -77,12 +80,15 @@ struct Texture {
 
 pub(crate) struct Arrays {
     context: Arc<Context>,
-    granularity: u64,
     /// Whether the driver supports arrays whose memory comes later.
     can_defer: bool,
     next: u64,
     arrays: BTreeMap<u64, Arc<Stored>>,
     textures: BTreeMap<u64, Texture>,
+    /// Arrays that the loading thread makes, each shape of a window once.
+    asked: Vec<(WindowId, ArrayShape)>,
+    /// Arrays that it has made.
+    made: Vec<(WindowId, ArrayShape, Result<Array, Failure>)>,
 }
 
 fn refused(failure: &Failure) -> DeviceError {
@@ -90,38 +96,80 @@ fn refused(failure: &Failure) -> DeviceError {
 }
 
 impl Arrays {
-    pub(crate) fn new(context: &Arc<Context>, can_defer: bool) -> Result<Arrays, Failure> {
-        Ok(Arrays {
+    pub(crate) fn new(context: &Arc<Context>, can_defer: bool) -> Arrays {
+        Arrays {
             context: Arc::clone(context),
-            granularity: context.granularity()?,
             can_defer,
             next: FIRST,
             arrays: BTreeMap::new(),
             textures: BTreeMap::new(),
-        })
+            asked: Vec::new(),
+            made: Vec::new(),
+        }
     }
 
-    /// Creates an array, whose memory a stream provides. Returns its address and the bytes to zero.
+    fn memory_by(&self, kind: ArrayKind) -> MemoryBy {
+        if self.can_defer { MemoryBy::of(kind) } else { MemoryBy::Driver }
+    }
+
+    fn made_at(&self, window: WindowId, shape: &ArrayShape) -> Option<usize> {
+        self.made.iter().position(|(of, made, _)| (of, made) == (&window, shape))
+    }
+
+    /// Whether the loading thread must make an array first. Notes that it is asked to.
+    pub(crate) fn must_ask(&mut self, window: WindowId, shape: &ArrayShape) -> bool {
+        let is_made = self.made_at(window, shape).is_some();
+        if self.memory_by(shape.kind) == MemoryBy::Stream || is_made {
+            return false;
+        }
+        let asked = (window, *shape);
+        let is_new = !self.asked.contains(&asked);
+        if is_new {
+            self.asked.push(asked);
+        }
+        is_new
+    }
+
+    /// Takes an array that the loading thread has made. What nobody awaits any more is returned.
+    pub(crate) fn enter(
+        &mut self,
+        window: WindowId,
+        shape: ArrayShape,
+        result: Result<Array, Failure>,
+    ) -> Option<Ended> {
+        let asked = self.asked.iter().position(|asked| *asked == (window, shape));
+        match (asked, result) {
+            (Some(asked), result) => {
+                self.asked.swap_remove(asked);
+                self.made.push((window, shape, result));
+                None
+            }
+            (None, Ok(array)) => Some(Ended::Array(Arc::new(Stored { array, shape, window }))),
+            (None, Err(_)) => None,
+        }
+    }
+
+    /// Creates an array. Returns its address and the bytes to zero. [`DeviceError::Busy`] while
+    /// the loading thread makes it.
     pub(crate) fn create(
         &mut self,
         window: WindowId,
         shape: &ArrayShape,
         stream: &Stream,
     ) -> Result<(DeviceAddress, Arc<Stored>), DeviceError> {
-        let kind = shape.kind;
-        let never = || DeviceError::Unsupported(format!("arrays of the kind {kind:?}"));
-        if !self.can_defer {
-            return Err(DeviceError::Unsupported(
-                "arrays: the GPU or its driver cannot give them memory later".to_owned(),
-            ));
-        }
-        let made =
-            Array::new(&self.context, shape, stream, self.granularity).map_err(|failure| {
-                let available = self.context.memory().map_or(0, |(free, _)| free);
-                let out = DeviceError::OutOfMemory { wanted: shape.bytes(), available };
-                if failure.is_out_of_memory() { out } else { refused(&failure) }
-            })?;
-        let stored = Arc::new(Stored { array: made.ok_or_else(never)?, shape: *shape, window });
+        let made = match self.memory_by(shape.kind) {
+            MemoryBy::Stream => Array::new(&self.context, shape, stream, MemoryBy::Stream),
+            MemoryBy::Driver => {
+                let at = self.made_at(window, shape).ok_or(DeviceError::Busy)?;
+                self.made.swap_remove(at).2
+            }
+        };
+        let array = made.map_err(|failure| {
+            let available = self.context.memory().map_or(0, |(free, _)| free);
+            let out = DeviceError::OutOfMemory { wanted: shape.bytes(), available };
+            if failure.is_out_of_memory() { out } else { refused(&failure) }
+        })?;
+        let stored = Arc::new(Stored { array, shape: *shape, window });
         let start = self.next;
         self.next = (start + shape.bytes() + 1).next_multiple_of(ALIGNMENT);
         self.arrays.insert(start, Arc::clone(&stored));
@@ -186,6 +234,15 @@ impl Arrays {
             .map(|texture| Ended::Object(texture.object, texture.array))
             .collect();
         ended.extend(arrays.into_values().map(Ended::Array));
+        // The loading thread may still be making some: nobody awaits them any more.
+        self.asked.retain(|(of, _)| *of != window);
+        let (made, others): (Vec<_>, _) =
+            std::mem::take(&mut self.made).into_iter().partition(|(of, ..)| *of == window);
+        self.made = others;
+        ended.extend(made.into_iter().filter_map(|(window, shape, result)| {
+            let stored = result.ok().map(|array| Stored { array, shape, window });
+            stored.map(|stored| Ended::Array(Arc::new(stored)))
+        }));
         ended
     }
 
@@ -273,7 +330,7 @@ pub(crate) fn common_boxes(to: &Texels, from: &Texels, bytes: u64) -> Vec<(Part,
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::texture::{ArrayKind, ChannelType, TexelFormat};
+    use partita_model::texture::{ChannelType, TexelFormat};
 
     /// The boxes of every run cover it in order.
     #[test]

@@ -1,5 +1,6 @@
 //! The thread for calls that may wait for the whole device and hold up all other calls: loading and
-//! unloading code, page-locking, making and ending green contexts, giving windows back.
+//! unloading code, page-locking, making and ending green contexts, arrays that the driver gives
+//! memory, giving windows back.
 //!
 //! It makes such calls in phases only ([`partita_device::Phase`]). The owner begins a phase when
 //! nothing is on the device, and makes no call of the driver until the phase is over. So the calls
@@ -11,11 +12,12 @@ use crate::arrays::Ended;
 use crate::cache::Cache;
 use crate::code::{Code, Loaded, Variables, kernels, newest_ptx, too_new};
 use crate::driver::{
-    Context, Event, Failure, Green, LinkError, Pinned, Registered, SmGroup, Stream,
+    Array, Context, Event, Failure, Green, LinkError, MemoryBy, Pinned, Registered, SmGroup, Stream,
 };
 use crate::news::News;
 use crate::windows::Remains;
 use partita_device::{HostMemory, ModuleFacts};
+use partita_model::texture::ArrayShape;
 use partita_model::{Dim3, ModuleId, SmSet, WindowId};
 use partita_ptx::settle::{Layout, Settled};
 use std::borrow::Cow;
@@ -66,6 +68,8 @@ enum Due {
         groups: Vec<SmGroup>,
     },
     EndContext(Box<Green>),
+    /// Makes an array, whose memory the driver allocates.
+    Array(WindowId, ArrayShape),
     /// The owner has something to do after an event.
     Nothing(Option<Arc<Event>>),
     Unload(Code),
@@ -93,6 +97,11 @@ pub(crate) enum Outcome {
     Confine {
         sms: SmSet,
         result: Result<Green, Failure>,
+    },
+    Array {
+        window: WindowId,
+        shape: ArrayShape,
+        result: Result<Array, Failure>,
     },
     /// The result of page-locking the memory that begins at the address.
     Lock {
@@ -161,6 +170,10 @@ impl Loader {
         self.await_phase(Due::Confine { sms, groups });
     }
 
+    pub(crate) fn make_array(&mut self, window: WindowId, shape: ArrayShape) {
+        self.await_phase(Due::Array(window, shape));
+    }
+
     pub(crate) fn end_context(&mut self, green: Green) {
         self.put_off(Due::EndContext(Box::new(green)));
     }
@@ -227,8 +240,10 @@ impl Loader {
     /// Outcomes since the last call.
     pub(crate) fn take(&mut self) -> Vec<Outcome> {
         let outcomes: Vec<Outcome> = self.outcomes.try_iter().collect();
-        let is_load =
-            |outcome: &&Outcome| matches!(outcome, Outcome::Load { .. } | Outcome::Confine { .. });
+        let is_load = |outcome: &&Outcome| {
+            use Outcome::{Array, Confine, Load};
+            matches!(outcome, Load { .. } | Confine { .. } | Array { .. })
+        };
         self.loading -= outcomes.iter().filter(is_load).count();
         outcomes
     }
@@ -287,7 +302,8 @@ impl Thread {
     /// Does all that is due. What has gone goes first, and makes room.
     fn carry_out(&mut self) {
         let (loads, remains): (Vec<Due>, Vec<Due>) = self.due.drain(..).partition(|due| {
-            matches!(due, Due::Load { .. } | Due::LoadCode { .. } | Due::Confine { .. })
+            use Due::{Array, Confine, Load, LoadCode};
+            matches!(due, Load { .. } | LoadCode { .. } | Confine { .. } | Array(..))
         });
         for due in remains.into_iter().chain(loads) {
             let result = match due {
@@ -309,6 +325,12 @@ impl Thread {
                     self.ready.fetch_sub(1, Ordering::AcqRel);
                     let result = crate::green::make(&self.context, &groups);
                     self.tell(Outcome::Confine { sms, result });
+                    Ok(())
+                }
+                Due::Array(window, shape) => {
+                    self.ready.fetch_sub(1, Ordering::AcqRel);
+                    let result = Array::new(&self.context, &shape, &self.stream, MemoryBy::Driver);
+                    self.tell(Outcome::Array { window, shape, result });
                     Ok(())
                 }
                 Due::Unload(code) => code.unload(),

@@ -10,6 +10,7 @@ use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
 };
 use partita_model::{DeviceAddress, OperationId, StreamId, WindowId};
+use std::time::{Duration, Instant};
 
 fn shape(kind: ArrayKind, extent: [u32; 3], levels: u32) -> ArrayShape {
     ArrayShape::new(kind, TexelFormat::new(ChannelType::F32, 2).unwrap(), extent, levels).unwrap()
@@ -89,10 +90,10 @@ fn copies_take_them_in_canonical_order() {
     // Nothing of it was allocated by the driver, and nothing was waited for.
     assert_eq!(fake.logged("an array takes memory"), Vec::<String>::new());
     while world.poll() != Activity::Idle {}
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(60);
     while fake.calls("cuArrayDestroy") + fake.calls("cuMipmappedArrayDestroy") < 12 {
         world.poll();
-        assert!(std::time::Instant::now() < end, "{:#?}", fake.logged("cuArrayDestroy"));
+        assert!(Instant::now() < end, "{:#?}", fake.logged("cuArrayDestroy"));
     }
     assert_eq!(fake.logged("an array goes that"), Vec::<String>::new());
 }
@@ -146,12 +147,67 @@ fn objects_are_made_of_what_they_name() {
     assert!(world.device.destroy_array(plane).is_err());
     world.device.destroy_texture(WINDOW, objects[0]).unwrap();
     world.device.release(WINDOW).unwrap();
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(60);
     while fake.calls("cuMipmappedArrayDestroy") == 0 {
         world.poll();
-        assert!(std::time::Instant::now() < end, "the array stays");
+        assert!(Instant::now() < end, "the array stays");
     }
     assert_eq!((fake.calls("cuTexObjectDestroy"), fake.calls("cuSurfObjectDestroy")), (4, 1));
+}
+
+/// Creates an array that the driver gives memory, after a phase.
+fn create_in_phase(
+    world: &mut World<'_>,
+    shape: &ArrayShape,
+) -> Result<DeviceAddress, DeviceError> {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        match world.device.create_array(WINDOW, shape) {
+            Err(DeviceError::Busy) => assert!(Instant::now() < end, "{shape:?} is never made"),
+            result => return result,
+        }
+        world.poll();
+    }
+}
+
+#[test]
+fn the_driver_gives_lines_and_cubes_memory() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let shapes = [
+        shape(ArrayKind::Line, [37, 1, 1], 1),
+        shape(ArrayKind::Line, [37, 1, 1], 4),
+        shape(ArrayKind::LineLayers, [13, 1, 5], 2),
+        shape(ArrayKind::Cube, [8, 8, 6], 3),
+        shape(ArrayKind::CubeLayers, [4, 4, 12], 1),
+    ];
+    for (number, shape) in shapes.into_iter().enumerate() {
+        assert_eq!(world.device.create_array(WINDOW, &shape), Err(DeviceError::Busy));
+        let array = create_in_phase(&mut world, &shape).unwrap();
+        assert_eq!(fake.logged("an array takes memory").len(), number + 1);
+        let bytes = shape.bytes();
+        let zeros = vec![0; usize::try_from(bytes).unwrap()];
+        assert_eq!(read(&mut world, array, bytes), zeros, "{shape:?}");
+        let expected = pattern(bytes);
+        write(&mut world, array, &expected);
+        assert!(read(&mut world, array, bytes) == expected, "{shape:?}");
+        let source = TexelSource::Array { array, first_level: 0, levels: shape.levels };
+        let texture = TextureSpec { source, sampler: Some(Sampler::default()) };
+        world.device.create_texture(WINDOW, &texture).unwrap();
+    }
+    // The driver says no.
+    fake.tell("fail cuArray3DCreate_v2 2");
+    let refused = create_in_phase(&mut world, &shapes[0]);
+    assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
+    // Nobody fetches what is made after the window's end.
+    assert_eq!(world.device.create_array(WINDOW, &shapes[3]), Err(DeviceError::Busy));
+    world.device.release(WINDOW).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while fake.calls("cuArrayDestroy") + fake.calls("cuMipmappedArrayDestroy") < 6 {
+        world.poll();
+        assert!(Instant::now() < end, "{:#?}", fake.logged("cuArrayDestroy"));
+    }
+    assert_eq!(fake.logged("an array goes that"), Vec::<String>::new());
 }
 
 #[test]
@@ -161,16 +217,6 @@ fn what_the_driver_does_not_make_is_refused_by_name() {
     let create = |world: &mut World<'_>, kind, extent| {
         world.device.create_array(WINDOW, &shape(kind, extent, 1))
     };
-    for (kind, extent) in [
-        (ArrayKind::Line, [8, 1, 1]),
-        (ArrayKind::LineLayers, [8, 1, 4]),
-        (ArrayKind::Cube, [8, 8, 6]),
-        (ArrayKind::CubeLayers, [8, 8, 12]),
-    ] {
-        let refused = create(&mut world, kind, extent);
-        assert!(matches!(&refused,
-                Err(DeviceError::Unsupported(why)) if why.contains(&format!("{kind:?}"))));
-    }
     let huge = create(&mut world, ArrayKind::Volume, [1024, 1024, 1024]);
     assert!(matches!(huge, Err(DeviceError::OutOfMemory { .. })), "{huge:?}");
     let unknown = world.device.create_array(WindowId(9), &shape(ArrayKind::Plane, [8, 8, 1], 1));
@@ -198,10 +244,12 @@ fn what_the_driver_does_not_make_is_refused_by_name() {
 }
 
 #[test]
-fn arrays_need_a_driver_that_gives_them_memory_later() {
+fn the_driver_gives_all_arrays_memory_where_none_can_come_later() {
     let fake = Fake::new();
     fake.tell("set deferred 0");
     let mut world = fake.world();
-    let refused = world.device.create_array(WINDOW, &shape(ArrayKind::Plane, [8, 8, 1], 1));
-    assert!(matches!(refused, Err(DeviceError::Unsupported(why)) if why.contains("memory later")));
+    let plane = shape(ArrayKind::Plane, [8, 8, 1], 1);
+    assert_eq!(world.device.create_array(WINDOW, &plane), Err(DeviceError::Busy));
+    create_in_phase(&mut world, &plane).unwrap();
+    assert_eq!((fake.calls("cuMemMapArrayAsync"), fake.calls("cuArray3DCreate_v2")), (0, 1));
 }

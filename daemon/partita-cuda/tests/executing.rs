@@ -8,8 +8,9 @@
 use partita_cuda_device::{CudaDevice, Guarding, Options};
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event,
-    FaultKind, GridSpec, Horizon, HostMemory, HostSpan, Outcome, Phase, Work,
+    FaultKind, GridSpec, Horizon, HostMemory, HostSpan, Outcome, Phase, Textures, Work,
 };
+use partita_model::texture::{ArrayKind, ArrayShape, ChannelType, TexelFormat};
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet, StreamId, WindowId};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -543,6 +544,40 @@ fn an_allocation_waits_for_grids(world: &mut World) {
     let stored = world.launch(0, "store", [range.start.0, 7]);
     assert_eq!(world.finish(stored), Outcome::Complete);
     assert_eq!(world.peek(range.start), 7);
+}
+
+/// The driver allocates their memory, which waits until nothing runs, and the owner does not.
+#[test]
+fn lines_and_cubes_wait_for_grids() {
+    let mut world = World::new();
+    world.watch();
+    let word = world.allocate(0, 16);
+    let waiting = world.launch(0, "await", [word.0, 0]);
+    let format = TexelFormat::new(ChannelType::F32, 1).unwrap();
+    let shapes = [
+        (ArrayKind::Line, [8, 1, 1]),
+        (ArrayKind::LineLayers, [8, 1, 3]),
+        (ArrayKind::Cube, [4, 4, 6]),
+        (ArrayKind::CubeLayers, [4, 4, 12]),
+    ]
+    .map(|(kind, extent)| ArrayShape::new(kind, format, extent, 2).unwrap());
+    for shape in shapes {
+        assert_eq!(world.device.create_array(WINDOW, &shape), Err(DeviceError::Busy));
+    }
+    for _ in 0..1000 {
+        world.poll();
+    }
+    assert_eq!(world.device.create_array(WINDOW, &shapes[0]), Err(DeviceError::Busy));
+    world.poke(word, 1);
+    assert_eq!(world.finish(waiting), Outcome::Complete);
+    for shape in shapes {
+        world.when_free(|device| device.create_array(WINDOW, &shape).map(|_| ()));
+    }
+    world.device.release(WINDOW).unwrap();
+    for _ in 0..1000 {
+        world.poll();
+    }
+    assert_eq!(world.waits(), "");
 }
 
 #[test]

@@ -18,7 +18,7 @@ pub trait Textures {
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`]; [`DeviceError::BadId`] for the window;
-    /// [`DeviceError::Unsupported`] for a kind of array.
+    /// [`DeviceError::Unsupported`] for a kind of array; [`DeviceError::Busy`] while kernels run.
     fn create_array(
         &mut self,
         window: WindowId,

@@ -147,9 +147,9 @@ pub enum DeviceError {
         /// Length.
         bytes: u64,
     },
-    /// The range gets free when the device has been idle: the caller asks again after
+    /// It can be done when the device has been idle: the caller asks again after
     /// [`Event::Reopened`].
-    #[error("the addresses get free when no kernel runs")]
+    #[error("this can be done when no kernel runs")]
     Busy,
     /// A value that cannot be.
     #[error("{0}")]

@@ -1,7 +1,8 @@
 //! Arrays, and texture and surface objects.
 //!
-//! An array exists on the GPU while memory is mapped to it. Its bytes lie in canonical order
-//! ([`partita_model::texture`]).
+//! An array exists on the GPU while memory is mapped to it. The driver allocates the memory of an
+//! array whose mapping is not deferred, which waits for running grids. An array's bytes lie in
+//! canonical order ([`partita_model::texture`]).
 
 use crate::abi::{exports, get, narrow, put, wide};
 use crate::channels::{Op, Place, Row};
@@ -37,8 +38,20 @@ const SRGB: c_uint = 0x10;
 struct Array {
     shape: ArrayShape,
     is_mipmapped: bool,
-    /// The address of its bytes, and the handle of its memory.
-    memory: Option<(u64, u64)>,
+    /// The address of its bytes.
+    address: Option<u64>,
+    memory: Memory,
+}
+
+/// An array's memory.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Memory {
+    /// The driver's.
+    Own,
+    /// It comes later.
+    Deferred,
+    /// What was mapped, by its handle.
+    Mapped(u64),
 }
 
 /// Arrays, their levels, and objects.
@@ -66,24 +79,34 @@ fn small(size: usize) -> Result<u32, Status> {
     u32::try_from(size).map_err(|_| status::INVALID_VALUE)
 }
 
-/// The shape that a description means. Memory can come later to arrays of two and three dimensions
-/// and to layers of two (CUDA Driver API, `cuMemMapArrayAsync`).
+/// The shape that a description means (CUDA Driver API, `cuArray3DCreate`). Memory can come later
+/// to arrays of two and three dimensions and to layers of two (`cuMemMapArrayAsync`).
 fn shape_of(descriptor: &CUDA_ARRAY3D_DESCRIPTOR, levels: u32) -> Result<ArrayShape, Status> {
     let flags = descriptor.Flags;
     let (width, height, depth) =
         (small(descriptor.Width)?, small(descriptor.Height)?, small(descriptor.Depth)?);
-    let (kind, depth) = match (height, depth) {
-        _ if flags & DEFERRED == 0 || flags & CUBEMAP != 0 => return Err(status::NOT_SUPPORTED),
-        (0, _) => return Err(status::NOT_SUPPORTED),
-        (_, layers) if flags & LAYERED != 0 => (ArrayKind::PlaneLayers, layers),
-        (_, 0) => (ArrayKind::Plane, 1),
-        (_, depth) => (ArrayKind::Volume, depth),
+    let has = |flag| flags & flag != 0;
+    let (kind, extent) = match (height, depth) {
+        (_, 0) if has(LAYERED | CUBEMAP) => return Err(status::INVALID_VALUE),
+        (0, _) if has(CUBEMAP) => return Err(status::INVALID_VALUE),
+        (_, faces) if has(CUBEMAP) && has(LAYERED) => (ArrayKind::CubeLayers, [height, faces]),
+        (_, faces) if has(CUBEMAP) => (ArrayKind::Cube, [height, faces]),
+        (0, layers) if has(LAYERED) => (ArrayKind::LineLayers, [1, layers]),
+        (_, layers) if has(LAYERED) => (ArrayKind::PlaneLayers, [height, layers]),
+        (0, 0) => (ArrayKind::Line, [1, 1]),
+        (0, _) => return Err(status::INVALID_VALUE),
+        (_, 0) => (ArrayKind::Plane, [height, 1]),
+        (_, depth) => (ArrayKind::Volume, [height, depth]),
     };
+    let can_defer = matches!(kind, ArrayKind::Plane | ArrayKind::Volume | ArrayKind::PlaneLayers);
+    if has(DEFERRED) && !can_defer {
+        return Err(status::INVALID_VALUE);
+    }
     if flags & GATHER != 0 && (kind != ArrayKind::Plane || levels > 1) {
         return Err(status::INVALID_VALUE);
     }
     let format = format_of(descriptor.Format, descriptor.NumChannels)?;
-    let shape = ArrayShape::new(kind, format, [width, height, depth], levels);
+    let shape = ArrayShape::new(kind, format, [width, extent[0], extent[1]], levels);
     shape.ok_or(status::INVALID_VALUE)
 }
 
@@ -93,9 +116,16 @@ impl Driver {
         descriptor: *const CUDA_ARRAY3D_DESCRIPTOR,
         levels: Option<u32>,
     ) -> Result<u64, Status> {
-        let shape = shape_of(&get(descriptor), levels.unwrap_or(1))?;
+        let descriptor = get(descriptor);
+        let shape = shape_of(&descriptor, levels.unwrap_or(1))?;
+        let (address, memory) = if descriptor.Flags & DEFERRED == 0 {
+            self.wait_for_grids()?;
+            (Some(self.make(shape)?), Memory::Own)
+        } else {
+            (None, Memory::Deferred)
+        };
         let handle = self.handle();
-        let array = Array { shape, is_mipmapped: levels.is_some(), memory: None };
+        let array = Array { shape, is_mipmapped: levels.is_some(), address, memory };
         self.tables().arrays.arrays.insert(handle, array);
         Ok(handle)
     }
@@ -104,11 +134,16 @@ impl Driver {
         let mut tables = self.tables();
         let gone = tables.arrays.arrays.remove(&array).ok_or(status::INVALID_HANDLE)?;
         tables.arrays.levels.retain(|_, (of, _)| *of != array);
-        if let Some((address, memory)) = gone.memory {
+        if let Memory::Mapped(memory) = gone.memory {
             tables.memory.release(memory)?;
-            self.unmake(address)?;
         }
-        Ok(())
+        gone.address.map_or(Ok(()), |address| self.unmake(address))
+    }
+
+    /// Makes the bytes of an array.
+    fn make(&self, shape: ArrayShape) -> Result<u64, Status> {
+        let made = self.gpu.call(move |owner| owner.gpu.create_array(WINDOW, &shape))?;
+        Ok(made.map_err(|error| failure(&error))?.0)
     }
 
     fn unmake(&self, address: u64) -> Result<(), Status> {
@@ -133,25 +168,25 @@ impl Driver {
         }
         // SAFETY: numbers; the only kind of handle.
         let memory = unsafe { info.memHandle.memHandle };
-        let (shape, now) = (found.shape, found.memory);
-        let memory = match (info.memOperationType, now) {
-            (CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP, None) => {
+        let (shape, address, now) = (found.shape, found.address, found.memory);
+        let (address, memory) = match (info.memOperationType, now) {
+            (CUmemOperationType::CU_MEM_OPERATION_TYPE_MAP, Memory::Deferred) => {
                 if !tables.memory.is_for_arrays(memory, shape.bytes()) {
                     return Err(status::INVALID_VALUE);
                 }
-                let made = self.gpu.call(move |owner| owner.gpu.create_array(WINDOW, &shape))?;
+                let made = self.make(shape)?;
                 tables.memory.hold(memory);
-                Some((made.map_err(|error| failure(&error))?.0, memory))
+                (Some(made), Memory::Mapped(memory))
             }
-            (CUmemOperationType::CU_MEM_OPERATION_TYPE_UNMAP, Some((address, memory))) => {
+            (CUmemOperationType::CU_MEM_OPERATION_TYPE_UNMAP, Memory::Mapped(memory)) => {
                 tables.memory.release(memory)?;
-                self.unmake(address)?;
-                None
+                address.map_or(Ok(()), |address| self.unmake(address))?;
+                (None, Memory::Deferred)
             }
             _ => return Err(status::INVALID_VALUE),
         };
         if let Some(found) = tables.arrays.arrays.get_mut(&array) {
-            found.memory = memory;
+            (found.address, found.memory) = (address, memory);
         }
         Ok(())
     }
@@ -170,6 +205,9 @@ impl Driver {
 impl Tables {
     fn requirements(&self, array: u64) -> Result<CUDA_ARRAY_MEMORY_REQUIREMENTS, Status> {
         let found = self.arrays.arrays.get(&array).ok_or(status::INVALID_HANDLE)?;
+        if found.memory == Memory::Own {
+            return Err(status::INVALID_VALUE);
+        }
         // SAFETY: a structure of numbers, in which CUDA writes zeros.
         let mut wanted: CUDA_ARRAY_MEMORY_REQUIREMENTS = unsafe { std::mem::zeroed() };
         wanted.alignment = 64 << 10;
@@ -181,7 +219,7 @@ impl Tables {
     fn level(&self, handle: u64) -> Result<(ArrayShape, u64, u32), Status> {
         let (array, level) = self.arrays.levels.get(&handle).copied().unwrap_or((handle, 0));
         let found = self.arrays.arrays.get(&array).ok_or(status::INVALID_HANDLE)?;
-        let (address, _) = found.memory.ok_or(status::INVALID_VALUE)?;
+        let address = found.address.ok_or(status::INVALID_VALUE)?;
         Ok((found.shape, address, level))
     }
 
@@ -335,7 +373,7 @@ exports! {
         put(array, driver.create_array(descriptor, None)?);
         Ok(())
     }
-    cuArrayDestroy(array: u64) |driver| { driver.destroy_array(array) }
+    cuArrayDestroy(array: u64) frees |driver| { driver.destroy_array(array) }
     cuArrayGetMemoryRequirements(wanted: *mut CUDA_ARRAY_MEMORY_REQUIREMENTS, array: u64,
         _device: c_int) |driver| {
         put(wanted, driver.tables().requirements(array)?);
@@ -346,7 +384,7 @@ exports! {
         put(array, driver.create_array(descriptor, Some(levels))?);
         Ok(())
     }
-    cuMipmappedArrayDestroy(array: u64) |driver| { driver.destroy_array(array) }
+    cuMipmappedArrayDestroy(array: u64) frees |driver| { driver.destroy_array(array) }
     cuMipmappedArrayGetLevel(level: *mut u64, array: u64, number: c_uint) |driver| {
         let handle = driver.handle();
         let mut tables = driver.tables();

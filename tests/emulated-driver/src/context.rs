@@ -64,7 +64,7 @@ impl Driver {
             self.lock.lock().unwrap_or_else(PoisonError::into_inner)
         };
         if matches!(mode, Mode::Drains | Mode::Frees) {
-            self.waits(self.has_grids(), "it waits for the grids that run");
+            self.tell_of_grids();
         }
         match mode {
             Mode::Drains if habits.context_lock => {
@@ -83,6 +83,16 @@ impl Driver {
                 Ok(None)
             }
         }
+    }
+
+    fn tell_of_grids(&self) {
+        self.waits(self.has_grids(), "it waits for the grids that run");
+    }
+
+    /// In the middle of a call that passes: waits for the grids that run, as one that frees does.
+    pub fn wait_for_grids(&self) -> Result<(), Status> {
+        self.tell_of_grids();
+        if self.settings.habits.unmap_waits { self.drain() } else { Ok(()) }
     }
 
     /// Waits for the grids that have begun.

@@ -1,5 +1,5 @@
 //! Arrays, texture and surface objects. An array's bytes lie in canonical order, in the memory that
-//! was mapped to the array.
+//! was mapped to the array, or in memory that the driver has allocated.
 
 use crate::driver::{answer, exports, get, put};
 use crate::memory;
@@ -29,7 +29,8 @@ pub struct Descriptor {
 pub struct Array {
     descriptor: Descriptor,
     mipmap_levels: u32,
-    /// The address of the array's bytes, and the handle of their memory.
+    /// The address of the array's bytes, and the handle of their memory: 0 where the driver has
+    /// allocated it.
     memory: Option<(u64, u64)>,
 }
 
@@ -47,7 +48,8 @@ impl Array {
     fn extent(&self, level: u32) -> [u64; 3] {
         let halved = |size: usize| (size.max(1) as u64 >> level).max(1);
         let Descriptor { width, height, depth, flags, .. } = self.descriptor;
-        let planes = if flags & LAYERED != 0 { depth.max(1) as u64 } else { halved(depth) };
+        let planes =
+            if flags & (LAYERED | CUBEMAP) != 0 { depth.max(1) as u64 } else { halved(depth) };
         [halved(width), halved(height), planes]
     }
 
@@ -62,19 +64,32 @@ impl Array {
 
 fn make(state: &mut State, descriptor: Descriptor, mipmap_levels: u32) -> Result<u64, u32> {
     let Descriptor { width, height, depth, format, channels, flags } = descriptor;
-    let is_plane = height > 0 && (depth == 0 || flags & LAYERED != 0);
-    let is_volume = height > 0 && depth > 0;
+    let (is_layered, is_cube) = (flags & LAYERED != 0, flags & CUBEMAP != 0);
+    let has_depth = match (is_layered, is_cube) {
+        (_, true) => width == height && depth > 0 && (depth == 6 || is_layered && depth % 6 == 0),
+        (true, false) => depth > 0,
+        (false, false) => height > 0 || depth == 0,
+    };
     let fits = width > 0
+        && has_depth
         && matches!(channels, 1 | 2 | 4)
         && matches!(format, 1..=3 | 8..=10 | 0x10 | 0x20)
         // Memory comes later to these only (`cuMemMapArrayAsync`).
-        && (flags & DEFERRED == 0 || (is_plane || is_volume) && flags & CUBEMAP == 0)
+        && (flags & DEFERRED == 0 || height > 0 && !is_cube)
         && (flags & GATHER == 0 || depth == 0 && height > 0 && mipmap_levels == 0);
     if !fits {
         return Err(INVALID_VALUE);
     }
+    let mut array = Array { descriptor, mipmap_levels, memory: None };
+    if flags & DEFERRED == 0 {
+        state.log.push("an array takes memory by itself".into());
+        let bytes = array.bytes();
+        let start = memory::pin(state, bytes)?;
+        memory::set(start, 0x5a, 1, bytes);
+        array.memory = Some((start, 0));
+    }
     let handle = state.handle();
-    state.arrays.insert(handle, Array { descriptor, mipmap_levels, memory: None });
+    state.arrays.insert(handle, array);
     Ok(handle)
 }
 
@@ -90,8 +105,10 @@ fn required(state: &State, array: u64) -> Result<[usize; 4], u32> {
 fn unmake(state: &mut State, array: u64) -> u32 {
     match state.arrays.remove(&array) {
         Some(Array { memory, .. }) => {
-            if let Some((start, _)) = memory {
-                state.log.push("an array goes that has its memory yet".into());
+            if let Some((start, physical)) = memory {
+                if physical != 0 {
+                    state.log.push("an array goes that has its memory yet".into());
+                }
                 memory::unpin(state, start);
             }
             state.levels.retain(|_, (of, _)| *of != array);
@@ -147,7 +164,7 @@ fn map(state: &mut State, info: MapInfo) -> Result<u32, u32> {
             }
             Ok(SUCCESS)
         }
-        (2, Some((start, physical))) if info.memory == 0 => {
+        (2, Some((start, physical))) if info.memory == 0 && physical != 0 => {
             memory::unpin(state, start);
             if let Some(array) = state.arrays.get_mut(&info.resource) {
                 array.memory = None;
@@ -247,17 +264,13 @@ fn check(state: &State, resource: Resource) -> Result<(), u32> {
 exports! {
     cuArray3DCreate_v2(array: *mut u64, descriptor: *const Descriptor) Beside |state| {
         let mut state = state;
-        // The driver would allocate by itself.
-        if get(descriptor).flags & DEFERRED == 0 {
-            state.log.push("an array takes memory by itself".into());
-        }
         put(array, make(&mut state, get(descriptor), 0)?);
         Ok(SUCCESS)
     }
     cuMipmappedArrayCreate(array: *mut u64, descriptor: *const Descriptor,
         levels: c_uint) Beside |state| {
         let mut state = state;
-        if levels == 0 || get(descriptor).flags & DEFERRED == 0 {
+        if levels == 0 {
             return Err(INVALID_VALUE);
         }
         put(array, make(&mut state, get(descriptor), levels)?);

@@ -303,6 +303,9 @@ impl Textures for CudaDevice {
         if !self.windows.knows(window) {
             return Err(DeviceError::BadId(window.to_string()));
         }
+        if self.arrays.must_ask(window, shape) {
+            self.loader.make_array(window, *shape);
+        }
         let (address, stored) = self.arrays.create(window, shape, &self.upkeep)?;
         let texels = Texels { stored, offset: 0 };
         if let Err(failure) = self.zeros.zero_array(&self.upkeep, address.0, &texels) {

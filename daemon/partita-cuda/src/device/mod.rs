@@ -174,7 +174,7 @@ impl CudaDevice {
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
             windows: Windows::new(&context, cell_bits, options.part, options.prepared_windows)?,
-            arrays: Arrays::new(&context, defers)?,
+            arrays: Arrays::new(&context, defers),
             locked: Locked::default(),
             zeros: Zeros::new(&context)?,
             streams,
@@ -339,6 +339,11 @@ impl CudaDevice {
                     if let Err(failure) = result {
                         tracing::warn!(%failure, "host memory is not page-locked");
                         self.without_host.insert(window, failure);
+                    }
+                }
+                Outcome::Array { window, shape, result } => {
+                    if let Some(ended) = self.arrays.enter(window, shape, result) {
+                        self.end(ended);
                     }
                 }
                 Outcome::Over => {}

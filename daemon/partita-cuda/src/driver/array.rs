@@ -1,9 +1,10 @@
 //! Arrays, texture and surface objects.
 //!
-//! An array is made without memory (`CUDA_ARRAY3D_DEFERRED_MAPPING`), and an operation of a stream
-//! gives it memory. The driver itself allocates nothing, because its allocation might wait for the
-//! device. The driver maps arrays of two and three dimensions this way, and layers of two (CUDA
-//! Driver API, `cuMemMapArrayAsync`).
+//! An array of two or three dimensions, or of layers of two, is made without memory
+//! (`CUDA_ARRAY3D_DEFERRED_MAPPING`), and an operation of a stream gives it memory. The driver
+//! itself allocates nothing, because its allocation might wait for the device. Arrays of one
+//! dimension and cubes get no memory this way (CUDA Driver API, `cuMemMapArrayAsync`): the driver
+//! allocates theirs ([`MemoryBy`]).
 
 use super::context::size;
 use super::table::Handle;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 /// `CUDA_ARRAY3D_…`
 const LAYERED: c_uint = 0x01;
 const SURFACE: c_uint = 0x02;
+const CUBEMAP: c_uint = 0x04;
 const GATHER: c_uint = 0x08;
 const DEFERRED: c_uint = 0x80;
 
@@ -41,7 +43,30 @@ pub struct Array {
     /// The array of each level. An array without a mip chain is its own only level.
     levels: Vec<Handle>,
     is_mipmapped: bool,
-    memory: Physical,
+    /// `None` where the driver has allocated it.
+    memory: Option<Physical>,
+}
+
+/// What gives an array its memory.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum MemoryBy {
+    /// An operation of a stream, for which nothing waits.
+    Stream,
+    /// The driver, when the array is made. The call may wait for the device.
+    Driver,
+}
+
+impl MemoryBy {
+    /// What gives arrays of a kind their memory, where the driver supports both.
+    #[must_use]
+    pub const fn of(kind: ArrayKind) -> MemoryBy {
+        match kind {
+            ArrayKind::Plane | ArrayKind::Volume | ArrayKind::PlaneLayers => MemoryBy::Stream,
+            ArrayKind::Line | ArrayKind::LineLayers | ArrayKind::Cube | ArrayKind::CubeLayers => {
+                MemoryBy::Driver
+            }
+        }
+    }
 }
 
 /// Texels of an array: the level, and the byte in a row, row, and plane or layer that come first.
@@ -78,8 +103,7 @@ const fn format_of(channel: ChannelType) -> CUarray_format {
 }
 
 impl Array {
-    /// Makes one, and gives it memory in a stream. What it holds may have been anybody's. `None`
-    /// for kinds that the driver gives no memory so.
+    /// Makes one with memory. What it holds may have been anybody's.
     ///
     /// # Errors
     /// The driver's.
@@ -87,15 +111,20 @@ impl Array {
         context: &Arc<Context>,
         shape: &ArrayShape,
         stream: &Stream,
-        granularity: u64,
-    ) -> Result<Option<Array>, Failure> {
+        memory: MemoryBy,
+    ) -> Result<Array, Failure> {
         let [width, height, depth] = shape.extent;
-        let (depth, kind, gather) = match shape.kind {
-            ArrayKind::Plane => (0, 0, GATHER),
-            ArrayKind::Volume => (depth, 0, 0),
-            ArrayKind::PlaneLayers => (depth, LAYERED, 0),
-            _ => return Ok(None),
+        let (height, depth, kind) = match shape.kind {
+            ArrayKind::Line => (0, 0, 0),
+            ArrayKind::Plane => (height, 0, 0),
+            ArrayKind::Volume => (height, depth, 0),
+            ArrayKind::LineLayers => (0, depth, LAYERED),
+            ArrayKind::PlaneLayers => (height, depth, LAYERED),
+            ArrayKind::Cube => (height, depth, CUBEMAP),
+            ArrayKind::CubeLayers => (height, depth, CUBEMAP | LAYERED),
         };
+        let gather = if shape.kind == ArrayKind::Plane { GATHER } else { 0 };
+        let later = if memory == MemoryBy::Stream { DEFERRED } else { 0 };
         let mut descriptor = CUDA_ARRAY3D_DESCRIPTOR {
             Width: width as usize,
             Height: height as usize,
@@ -109,7 +138,7 @@ impl Array {
         // `cuArray3DCreate`).
         let mut made = Ok(0);
         for more in [SURFACE | gather, SURFACE, 0] {
-            descriptor.Flags = kind | DEFERRED | more;
+            descriptor.Flags = kind | later | more;
             let (driver, mut raw) = (&context.driver, 0);
             let result = if is_mipmapped {
                 call!(
@@ -126,14 +155,20 @@ impl Array {
             }
         }
         let raw = made?;
-        let filled = Array::memory_of(context, raw, is_mipmapped, granularity).and_then(|memory| {
-            map(stream, raw, is_mipmapped, Some(&memory))?;
-            let levels = Array::levels_of(context, raw, is_mipmapped, shape.levels)?;
-            Ok((memory, levels))
-        });
-        match filled {
+        let fill = || {
+            let memory = match memory {
+                MemoryBy::Driver => None,
+                MemoryBy::Stream => {
+                    let memory = Array::memory_of(context, raw, is_mipmapped)?;
+                    map(stream, raw, is_mipmapped, Some(&memory))?;
+                    Some(memory)
+                }
+            };
+            Ok((memory, Array::levels_of(context, raw, is_mipmapped, shape.levels)?))
+        };
+        match fill() {
             Ok((memory, levels)) => {
-                Ok(Some(Array { context: Arc::clone(context), raw, levels, is_mipmapped, memory }))
+                Ok(Array { context: Arc::clone(context), raw, levels, is_mipmapped, memory })
             }
             Err(failure) => {
                 end(context, raw, is_mipmapped)?;
@@ -142,12 +177,7 @@ impl Array {
         }
     }
 
-    fn memory_of(
-        context: &Context,
-        raw: Handle,
-        is_mipmapped: bool,
-        granularity: u64,
-    ) -> Result<Physical, Failure> {
+    fn memory_of(context: &Context, raw: Handle, is_mipmapped: bool) -> Result<Physical, Failure> {
         // SAFETY: a structure of numbers, which the driver fills.
         let mut wanted: CUDA_ARRAY_MEMORY_REQUIREMENTS = unsafe { std::mem::zeroed() };
         let (driver, device) = (&context.driver, context.device);
@@ -156,8 +186,8 @@ impl Array {
         } else {
             call!(driver, cuArrayGetMemoryRequirements(&raw mut wanted, raw, device))?;
         }
-        let bytes =
-            (wanted.size as u64).max(1).next_multiple_of(granularity.max(wanted.alignment as u64));
+        let alignment = context.granularity()?.max(wanted.alignment as u64);
+        let bytes = (wanted.size as u64).max(1).next_multiple_of(alignment);
         context.create_for_arrays(bytes)
     }
 
@@ -184,8 +214,9 @@ impl Array {
     /// # Errors
     /// The driver's.
     pub fn destroy(self, stream: &Stream) -> Result<(), Failure> {
-        let unmapped =
-            map(stream, self.raw, self.is_mipmapped, None).and_then(|()| stream.synchronize());
+        let unmap =
+            || map(stream, self.raw, self.is_mipmapped, None).and_then(|()| stream.synchronize());
+        let unmapped = if self.memory.is_some() { unmap() } else { Ok(()) };
         end(&self.context, self.raw, self.is_mipmapped)?;
         drop(self.memory);
         unmapped
@@ -456,11 +487,15 @@ impl Object {
 /// A view of some levels and all layers of an array.
 fn part_of(shape: &ArrayShape, first: u32, levels: u32) -> CUDA_RESOURCE_VIEW_DESC {
     let [width, height, depth] = shape.level_extent(first).map(|extent| extent as usize);
-    let layers = if shape.kind == ArrayKind::PlaneLayers { shape.extent[2] } else { 1 };
+    let layers = match shape.kind {
+        ArrayKind::LineLayers | ArrayKind::PlaneLayers | ArrayKind::CubeLayers => shape.extent[2],
+        ArrayKind::Line | ArrayKind::Plane | ArrayKind::Volume | ArrayKind::Cube => 1,
+    };
+    let is_line = matches!(shape.kind, ArrayKind::Line | ArrayKind::LineLayers);
     // SAFETY: a structure of numbers, in which CUDA wants zeros.
     let mut view: CUDA_RESOURCE_VIEW_DESC = unsafe { std::mem::zeroed() };
     // The view keeps the array's own format.
-    (view.width, view.height) = (width, height);
+    (view.width, view.height) = (width, if is_line { 0 } else { height });
     view.depth = if shape.kind == ArrayKind::Volume { depth } else { 0 };
     view.firstMipmapLevel = first;
     view.lastMipmapLevel = first + levels - 1;

@@ -12,7 +12,7 @@
 //! not say): [`Module::load`], [`Module::unload`] and [`Registered`]. Callers make these calls from
 //! a thread that no other thread waits for. Functions that are known to wait are not in the table:
 //! `cuMemAlloc`, `cuMemFree`, `cuMemFreeHost`, `cuCtxSynchronize`, and everything on the legacy
-//! stream. Arrays are made without memory and receive it in a stream ([`Array`]). Page-locked
+//! stream. Most arrays are made without memory and receive it in a stream ([`Array`]). Page-locked
 //! memory is never given back ([`Pinned`]).
 
 #![expect(unsafe_code, reason = "calls a C library and reads memory that a GPU writes")]
@@ -28,7 +28,7 @@ mod stream;
 mod table;
 mod tensor_map;
 
-pub use array::{Array, BoxEnd, Object, Place3};
+pub use array::{Array, BoxEnd, MemoryBy, Object, Place3};
 pub use context::{Attribute, Context, Physical, Place};
 pub use green::{Green, SmGroup};
 pub use library::Library;

@@ -96,7 +96,10 @@ impl Sessions {
                 self.answer_or_postpone(call, request, answer)
             }
             R::MemInfo => now(Ok(self.mem_info(turn, id))),
-            R::ArrayCreate { shape } => now(self.array_create(turn, id, &shape)),
+            R::ArrayCreate { shape } => {
+                let answer = self.array_create(turn, id, &shape);
+                self.answer_or_postpone(call, request, answer)
+            }
             R::TextureCreate { spec } => now(self.texture_create(turn, id, &spec)),
             R::TensorMap { spec } => now(tensor_map(turn, |maps| maps.tensor_map(&spec))),
             R::TensorMapMove { map, address } => {

@@ -158,6 +158,7 @@ pub(super) fn tensor_map(
 
 fn refusal(error: DeviceError) -> Refusal {
     let code = match error {
+        DeviceError::Busy => return Refusal::Busy,
         DeviceError::OutOfMemory { .. } => CudaResult::ERROR_OUT_OF_MEMORY,
         DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
         _ => CudaResult::ERROR_INVALID_VALUE,
