@@ -35,7 +35,7 @@ const FAULTS: [Fault; 30] = [
     ("assertion", 2, &[710], |_, index| assertion(index)),
     ("recursion", 2, &[800], |_, index| recursion(index)),
     ("alloca", 2, &[800], |random, _| alloca(random)),
-    ("endless loop", 3, &[702], endless),
+    ("endless loop", 3, &[702, 716], endless),
     ("branch by table, beyond", 3, &[], table),
     ("call, bad pointer", 1, &[800], |_, index| bad_call(index)),
     ("barrier, number", 2, &[715], |random, _| barrier_number(random)),
