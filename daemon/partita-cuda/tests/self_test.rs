@@ -6,7 +6,10 @@
 
 use partita_cuda_device::self_test::{Check, Finding, Told, run};
 use partita_cuda_device::{CudaDevice, Options, Tester};
-use partita_device::{AddressRange, Device, Event, GridSpec, Horizon, Outcome, Phase, Work};
+use partita_device::{
+    AddressRange, Device, DeviceError, Event, GridSpec, Horizon, Outcome, Phase, Textures, Work,
+};
+use partita_model::texture::{ArrayKind, ArrayShape, ChannelType, TexelFormat};
 use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, StreamId, WindowId};
 use std::ffi::{CString, c_char, c_int};
 use std::path::PathBuf;
@@ -113,7 +116,7 @@ fn each_habit_of_the_driver_is_found() {
     assert_eq!(apart(&prompt), None);
 
     for (switch, wanted) in [
-        ("unmap-waits=on", &[Check::Unmapping][..]),
+        ("unmap-waits=on", &[Check::Unmapping, Check::Arrays][..]),
         ("local-resize=on", &[Check::LocalMemory]),
         ("channels=on", &[Check::Streams]),
         ("context-lock=on", &[Check::Loading, Check::Locking, Check::GreenContexts]),
@@ -179,11 +182,17 @@ fn code_is_loaded_beside_kernels_where_nothing_waits() {
     let mut has_ended = false;
     let mut is_loaded = loaded(second);
     until(&mut device, |event| {
-        has_ended |= matches!(event, Event::Done { .. } | Event::Reopened);
+        has_ended |= matches!(event, Event::Done { .. });
         is_loaded(event)
     });
     assert!(!has_ended && device.phase() == Phase::Open);
     device.unload_module(second).unwrap();
+    // So does an array whose memory is the driver's.
+    let format = TexelFormat::new(ChannelType::U8, 4).unwrap();
+    let shape = ArrayShape::new(ArrayKind::Line, format, [64, 1, 1], 1).unwrap();
+    while device.create_array(window, &shape) == Err(DeviceError::Busy) {
+        until(&mut device, |event| matches!(event, Event::Reopened).then_some(()));
+    }
     device.poke(word, &1_u64.to_le_bytes()).unwrap();
     let outcome = until(&mut device, |event| match event {
         Event::Done { operation, outcome, .. } if *operation == waiting => Some(outcome.clone()),

@@ -346,6 +346,8 @@ impl CudaDevice {
                         self.end(ended);
                     }
                 }
+                // Where there are no phases, what was postponed is tried again now.
+                Outcome::Over if !self.habits.waits => events.push(Event::Reopened),
                 Outcome::Over => {}
                 Outcome::Confine { sms, result } => {
                     self.confining.remove(&sms);

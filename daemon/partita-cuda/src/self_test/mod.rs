@@ -37,11 +37,13 @@ pub enum Check {
     Unmapping,
     /// Are green contexts made and ended beside a running kernel?
     GreenContexts,
+    /// Are arrays with memory of the driver's made and ended beside a running kernel?
+    Arrays,
 }
 
 impl Check {
     /// All, in the order in which they are tried.
-    pub const ALL: [Check; 8] = [
+    pub const ALL: [Check; 9] = [
         Check::Copies,
         Check::Mapped,
         Check::Streams,
@@ -50,6 +52,7 @@ impl Check {
         Check::Locking,
         Check::Unmapping,
         Check::GreenContexts,
+        Check::Arrays,
     ];
 
     /// The calls that a check of this kind makes while a kernel runs.
@@ -61,6 +64,7 @@ impl Check {
             Check::Locking => Some("page-locking"),
             Check::Unmapping => Some("unmapping"),
             Check::GreenContexts => Some("green contexts"),
+            Check::Arrays => Some("arrays"),
         }
     }
 }
@@ -76,6 +80,7 @@ impl fmt::Display for Check {
             Check::Locking => "page-locking beside kernels",
             Check::Unmapping => "unmapping beside kernels",
             Check::GreenContexts => "green contexts beside kernels",
+            Check::Arrays => "arrays beside kernels",
         })
     }
 }

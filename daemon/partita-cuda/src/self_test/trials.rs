@@ -7,11 +7,14 @@
 use super::{Check, Finding, Told};
 use crate::OpenError;
 use crate::code::Code;
-use crate::driver::{Context, Driver, Event, Failure, Function, Pinned, Place, Stream};
+use crate::driver::{
+    Array, Context, Driver, Event, Failure, Function, MemoryBy, Pinned, Place, Stream,
+};
 use crate::green::STREAMS;
 use crate::loader::{LOCAL, LOCAL_ROOM};
 use crate::options::Options;
 use partita_model::Dim3;
+use partita_model::texture::{ArrayKind, ArrayShape, ChannelType, TexelFormat};
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::JoinHandle;
@@ -116,6 +119,7 @@ impl Bench {
             Check::Locking => self.locking(),
             Check::Unmapping => self.unmapping(),
             Check::GreenContexts => self.green_contexts(),
+            Check::Arrays => self.arrays(),
         }
     }
 
@@ -332,6 +336,17 @@ impl Bench {
         let (makes, green) = self.beside(|| self.context.green_of(first, STREAMS))?;
         let (ends, ()) = self.beside(|| green.destroy())?;
         Ok(finding(Check::GreenContexts, &[makes, ends]))
+    }
+
+    fn arrays(&self) -> Result<Finding, Failure> {
+        let shape = TexelFormat::new(ChannelType::F32, 1)
+            .and_then(|format| ArrayShape::new(ArrayKind::Line, format, [1024, 1, 1], 1));
+        let shape = shape.ok_or_else(|| Failure::unsupported("cuArray3DCreate"))?;
+        let stream = &self.streams[3];
+        let (makes, array) =
+            self.beside(|| Array::new(&self.context, &shape, stream, MemoryBy::Driver))?;
+        let (ends, ()) = self.beside(|| array.destroy(stream))?;
+        Ok(finding(Check::Arrays, &[makes, ends]))
     }
 }
 
