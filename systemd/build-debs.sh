@@ -3,7 +3,7 @@
 #
 #   systemd/build-debs.sh BINARIES PAGES OUT
 #
-# BINARIES holds partita, partitad, partita-gpu, partita-bench and libpartita_cuda.so; PAGES is what
+# BINARIES holds partita, partitad, partita-gpu, partita-bench, libpartita_cuda.so and libpartita_slurm.so; PAGES is what
 # `partita-pages` has written. The packages go to OUT. The same input gives the same packages to the bit:
 # all times are SOURCE_DATE_EPOCH, by default that of the last commit.
 # VERSION is the packages' version, by default that of the workspace; COMPRESSION is dpkg-deb's, by default xz.
@@ -22,7 +22,7 @@ binaries="$(realpath "$1")" pages="$(realpath "$2")"
 mkdir -p "$3"
 out="$(realpath "$3")"
 cd "$(dirname "$0")/.."
-for part in partita partitad partita-gpu partita-bench libpartita_cuda.so; do
+for part in partita partitad partita-gpu partita-bench libpartita_cuda.so libpartita_slurm.so; do
     [ -e "$binaries/$part" ] && continue
     echo "build-debs: $binaries/$part does not exist: build the workspace first" >&2
     exit 1
@@ -103,6 +103,20 @@ begin partita-bench
 program "$binaries/partita-bench" usr/libexec/partita/partita-bench 755
 end "$arch" "$libc, libgcc-s1, partita (= $version)" "share NVIDIA GPUs between processes: benchmarks" \
     "The benchmarks behind the command partita bench."
+
+begin partita-slurm
+program "$binaries/libpartita_slurm.so" usr/lib/partita/partita_slurm.so 644
+# Programs that look for the driver by its name, and Triton for its assembler, find both here.
+mkdir -p "$root/usr/lib/partita/cuda"
+ln -s ../libpartita_cuda.so "$root/usr/lib/partita/cuda/libcuda.so.1"
+ln -s ../../../bin/partita "$root/usr/lib/partita/cuda/ptxas"
+place 644 systemd/slurm/plugstack.conf etc/slurm/plugstack.conf.d/partita.conf
+echo /etc/slurm/plugstack.conf.d/partita.conf >"$root/DEBIAN/conffiles"
+for file in job_submit.lua slurm.conf.example gres.conf.example; do
+    place 644 "systemd/slurm/$file" "usr/share/doc/partita-slurm/examples/$file"
+done
+end "$arch" "$libc, libgcc-s1, partita (= $version), slurm-client" "share NVIDIA GPUs between processes: plugin for Slurm" \
+    "Options of srun, sbatch and salloc by which jobs get streaming multiprocessors of a shared GPU, reservations from the prolog to the epilog, and examples for slurm.conf."
 
 begin partita-dev
 for file in CHANGELOG.md README.md docs/*.md docs/architecture/*.md docs/guide/*.md docs/openapi.json docs/grafana/*.json; do

@@ -86,12 +86,12 @@ build() {
         export CARGO_TARGET_DIR="$folder/target"
         export RUSTFLAGS="${maps[*]/#/--remap-path-prefix=}" CFLAGS="${maps[*]/#/-ffile-prefix-map=}"
         cargo build --locked --quiet --profile "$profile" -p partita-cli -p partitad -p partita-gpu \
-            -p partita-shim -p partita-bench -p partita-pages
+            -p partita-shim -p partita-slurm -p partita-bench -p partita-pages
         local built="$folder/target/$([ $profile = dev ] && echo debug || echo release)"
         "$built/partita-pages" "$folder/pages"
         VERSION="$version" COMPRESSION=xz systemd/build-debs.sh "$built" "$folder/pages" "$folder/out"
         # For systems without dpkg: the same files, below the folders where they belong.
-        for package in partitad partita partita-bench; do
+        for package in partitad partita partita-bench partita-slurm; do
             dpkg-deb -x "$folder/out/${package}_${version}_"*.deb "$folder/tree/$name-$host"
         done
         archive "$folder/out/$name-$host.tar.gz" "$folder/tree/$name-$host"
@@ -99,7 +99,8 @@ build() {
         "$cyclonedx" cyclonedx --format json --spec-version 1.5 --describe binaries --target "$host" --quiet
         local part
         for part in daemon/partita-cli/partita_bin daemon/partitad/partitad_bin daemon/partita-gpu/partita-gpu_bin \
-            tests/partita-bench/partita-bench_bin client-lib/partita-shim/partita_cuda_cdylib; do
+            tests/partita-bench/partita-bench_bin client-lib/partita-shim/partita_cuda_cdylib \
+            client-lib/partita-slurm/partita_slurm_cdylib; do
             local program="${part##*/}"
             sed "s|$source|/usr/src/$name|g" "$part.cdx.json" >"$folder/out/${program%_*}-$version.cdx.json"
         done

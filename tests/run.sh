@@ -9,6 +9,10 @@ source tests/setup.sh
 
 # `partita top` is tested in a real terminal, `partita web` in a real browser.
 ensure "tmux -V" tmux
+# Jobs run under a real Slurm of the test's own; the services of the machine are not used.
+if ! (ensure "slurmd -V && munged -V" "slurm-wlm munge"); then
+    echo "tests/run.sh: without slurm-wlm and munge the test of Slurm is skipped" >&2
+fi
 if ! (ensure "chromium --version" chromium); then
     echo "tests/run.sh: without chromium the test of partita web is skipped" >&2
 fi

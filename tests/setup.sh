@@ -13,7 +13,7 @@ ensure() {
     [ "$(id -u)" = 0 ] || sudo=(sudo)
     echo "setup: installing $2 with apt-get" >&2
     "${sudo[@]}" apt-get update -qq
-    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$2" >/dev/null
+    "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $2 >/dev/null
 }
 
 ensure "g++ --version" g++

@@ -296,9 +296,9 @@ mod tests {
     use super::*;
     use partita_model::{
         ApplicationAccount, Bytes, ComputeCapability, CopyKind, DeviceKind, Entitlement, GpuEvent,
-        GpuNumber, GpuReport, Happening, LaunchId, Nanos, OperationId, PartitionReport,
-        PolicyConfig, PolicyReport, ResidencyChange, ResidencyKind, ResizeReason, Share, SmId,
-        SmPart, StreamId, Timekeeping, Totals, TraceEntry, TracedCopy, Usage,
+        GpuNumber, GpuReport, Happening, JobAccount, JobUsage, LaunchId, Nanos, OperationId,
+        PartitionReport, PolicyConfig, PolicyReport, ResidencyChange, ResidencyKind, ResizeReason,
+        Share, SmId, SmPart, StreamId, Timekeeping, Totals, TraceEntry, TracedCopy, Usage,
     };
 
     fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(message: T) {
@@ -461,6 +461,11 @@ mod tests {
                 usage: Usage { progress: Some(0.5), ..Usage::default() },
             }],
             totals: Totals { resizes: [(ResizeReason::Plan, 2)].into(), ..Totals::default() },
+            jobs: vec![JobAccount {
+                tenant: TenantId(7),
+                tag: "job".into(),
+                used: JobUsage { sm_ns: 9, compared_ns: 4, alone_ns: 3 },
+            }],
         };
         for answer in [
             Answer::Done,

@@ -7,7 +7,7 @@ use crate::clock;
 use crate::failure::Failure;
 use crate::table::{Table, bytes, printable};
 use clap::{Args, Subcommand};
-use partita_model::{GpuNumber, MemoryAmount, Reservation, ReservationRequest, TenantId};
+use partita_model::{GpuNumber, MemoryAmount, Priority, Reservation, ReservationRequest, TenantId};
 
 const MAKE_EXAMPLES: &str = "\
 Examples:
@@ -26,7 +26,7 @@ Examples:
       the reservations that you may see, and who has their SMs
   partita reservation list --json | jq '.[].id'
       the answer of GET /v1/reservations: [{id, tenant, job, gpu, sms, memory_bytes, expires, \
-      application?, why?}]";
+      max_sms?, priority?, application?, why?, used?}]";
 
 const SHOW_EXAMPLES: &str = "\
 Examples:
@@ -76,6 +76,15 @@ struct MakeArgs {
     /// The number of SMs.
     #[arg(long, value_name = "N")]
     sms: u16,
+
+    /// The number of SMs that the job has at most, also where others are idle.
+    #[arg(long, value_name = "N")]
+    max_sms: Option<u16>,
+
+    /// `latency`: batch applications leave their SMs to the job while it has work; `normal`;
+    /// `batch`.
+    #[arg(long, value_name = "PRIORITY")]
+    priority: Option<Priority>,
 
     /// Device memory, as in 8GiB or 512MiB.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
@@ -165,10 +174,12 @@ impl MakeArgs {
             sms: self.sms,
             memory_bytes: self.memory,
             expires: self.until.or(after).unwrap_or_default(),
+            max_sms: self.max_sms,
+            priority: self.priority,
         };
         let is_new = self.target.put(&path(&self.id), &serde_json::to_value(&request)?)?;
         let what = if is_new { "is new" } else { "was there and holds" };
-        let ReservationRequest { tenant, job, gpu, sms, memory_bytes, expires } = request;
+        let ReservationRequest { tenant, job, gpu, sms, memory_bytes, expires, .. } = request;
         let (id, memory) = (&self.id, bytes(memory_bytes));
         let rest = clock::span(expires.saturating_sub(now));
         let text = format!(

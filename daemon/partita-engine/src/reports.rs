@@ -3,10 +3,11 @@
 use crate::Engine;
 use crate::observer::Account;
 use partita_device::Device;
+use partita_model::TenantId;
 use partita_model::{
     AccountsReport, ApplicationAccount, ApplicationId, ApplicationReport, Class, DecisionRecord,
-    EventBatch, Happening, KernelReport, LaunchSize, Note, PartitionReport, PolicyReport,
-    SessionId, SmSet,
+    EventBatch, Happening, JobAccount, JobUsage, KernelReport, LaunchSize, Note, PartitionReport,
+    PolicyReport, SessionId, SmSet,
 };
 use partita_policy::{Launched, explain, explain_target};
 
@@ -176,6 +177,14 @@ impl Engine {
                 usage: self.common.meter.usage(id, now),
             }
         };
+        let job = |(tenant, tag, left): (TenantId, &str, JobUsage)| {
+            let is_own = |(_, application): &(ApplicationId, &crate::sessions::Application)| {
+                application.tenant == tenant && application.tag.as_deref() == Some(tag)
+            };
+            let own = machines.sessions.applications().filter(is_own);
+            let used = own.map(|(id, _)| JobUsage::of(&self.common.meter.usage(id, now)));
+            JobAccount { tenant, tag: tag.to_owned(), used: used.fold(left, JobUsage::plus) }
+        };
         AccountsReport {
             time: now,
             memory_used_bytes: self.memory_used(),
@@ -183,6 +192,7 @@ impl Engine {
             decisions: machines.observer.policy().current().map_or(0, |record| record.sequence),
             applications: machines.sessions.applications().map(account).collect(),
             totals: self.common.meter.totals().clone(),
+            jobs: machines.sessions.left_of_jobs().map(job).collect(),
         }
     }
 

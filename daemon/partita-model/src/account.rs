@@ -1,6 +1,6 @@
 //! Accounts: what applications have had of a GPU, as metrics tell it.
 
-use crate::{ApplicationId, Entitlement, LatencyTarget, Nanos, TenantId};
+use crate::{ApplicationId, Entitlement, JobUsage, LatencyTarget, Nanos, TenantId};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -19,6 +19,20 @@ pub struct AccountsReport {
     pub applications: Vec<ApplicationAccount>,
     /// Counts over all applications, including applications that have left.
     pub totals: Totals,
+    /// What each job with a reservation has had, including applications that have left.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub jobs: Vec<JobAccount>,
+}
+
+/// What a job with a reservation has had.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub struct JobAccount {
+    /// The user whose job it is.
+    pub tenant: TenantId,
+    /// The tag of its applications.
+    pub tag: String,
+    /// What they have had since the reservation.
+    pub used: JobUsage,
 }
 
 /// What one application has had since it came.

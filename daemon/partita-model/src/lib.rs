@@ -44,7 +44,8 @@ pub mod texture;
 mod units;
 
 pub use account::{
-    AccountsReport, ApplicationAccount, Histogram, ResizeReason, TargetReport, Totals, Usage,
+    AccountsReport, ApplicationAccount, Histogram, JobAccount, ResizeReason, TargetReport, Totals,
+    Usage,
 };
 pub use address_part::AddressPart;
 pub use amounts::{LatencyTarget, MemoryAmount, SmAmount, SmRange};
@@ -84,7 +85,7 @@ pub use report::{
     TraceReport, TracedCopy,
 };
 pub use request::ParamLayout;
-pub use reservation::{Reservation, ReservationRequest};
+pub use reservation::{JobUsage, Reservation, ReservationRequest};
 pub use resource::{
     ApplicationItem, BuildReport, DecisionItem, GpuItem, KernelItem, PartitionItem, SessionItem,
 };

@@ -1,6 +1,6 @@
 //! Reservations: SMs and memory that a scheduler asks for on behalf of a job.
 
-use crate::{ApplicationId, GpuNumber, TenantId};
+use crate::{ApplicationId, GpuNumber, Priority, TenantId, Usage};
 use serde::{Deserialize, Serialize};
 
 /// `PUT /v1/reservations/ID`: what a job is to have.
@@ -22,6 +22,12 @@ pub struct ReservationRequest {
     pub memory_bytes: u64,
     /// The end of the reservation, in seconds since 1970 (UTC).
     pub expires: u64,
+    /// SMs that the job has at most, even where others are idle.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_sms: Option<u16>,
+    /// Who yields to whom.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
 }
 
 fn first_gpu() -> GpuNumber {
@@ -46,6 +52,12 @@ pub struct Reservation {
     pub memory_bytes: u64,
     /// The end of the reservation, in seconds since 1970 (UTC).
     pub expires: u64,
+    /// SMs that the job has at most; absent where the reservation bounds it by nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_sms: Option<u16>,
+    /// Who yields to whom; absent where the reservation says nothing of it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<Priority>,
     /// The application that has the SMs; absent while the job has none, or while it cannot get
     /// them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -53,6 +65,50 @@ pub struct Reservation {
     /// Why the job's application does not have its SMs, where it does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub why: Option<String>,
+    /// What the job has had so far, over all its applications since the reservation was made or
+    /// `partita-gpu` began; absent while no `partita-gpu` serves the GPU.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub used: Option<JobUsage>,
+}
+
+/// What a job has had of a GPU, in device time.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+pub struct JobUsage {
+    /// SMs × nanoseconds for which it had them.
+    pub sm_ns: u64,
+    /// Nanoseconds of its launches whose speed alone on the whole GPU is known.
+    pub compared_ns: u64,
+    /// Nanoseconds that these would have taken alone.
+    pub alone_ns: u64,
+}
+
+impl JobUsage {
+    /// The part of an application's usage that is counted for its job.
+    #[must_use]
+    pub fn of(usage: &Usage) -> Self {
+        let whole = |nanos: f64| {
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "nanoseconds lie far below 2^64, and a part of one does not count"
+            )]
+            let nanos = nanos.max(0.0) as u64;
+            nanos
+        };
+        let (compared_ns, alone_ns) = (whole(usage.compared_ns), whole(usage.alone_ns));
+        JobUsage { sm_ns: usage.sm_ns, compared_ns, alone_ns }
+    }
+
+    /// Both together.
+    #[must_use]
+    pub fn plus(self, other: JobUsage) -> Self {
+        JobUsage {
+            sm_ns: self.sm_ns.saturating_add(other.sm_ns),
+            compared_ns: self.compared_ns.saturating_add(other.compared_ns),
+            alone_ns: self.alone_ns.saturating_add(other.alone_ns),
+        }
+    }
 }
 
 impl Reservation {
@@ -66,14 +122,27 @@ impl Reservation {
             sms: self.sms,
             memory_bytes: self.memory_bytes,
             expires: self.expires,
+            max_sms: self.max_sms,
+            priority: self.priority,
         }
     }
 
     /// A reservation that no application has yet.
     #[must_use]
     pub fn new(id: String, request: ReservationRequest) -> Self {
-        let ReservationRequest { tenant, job, gpu, sms, memory_bytes, expires } = request;
-        let (application, why) = (None, None);
-        Reservation { id, tenant, job, gpu, sms, memory_bytes, expires, application, why }
+        Reservation {
+            id,
+            tenant: request.tenant,
+            job: request.job,
+            gpu: request.gpu,
+            sms: request.sms,
+            memory_bytes: request.memory_bytes,
+            expires: request.expires,
+            max_sms: request.max_sms,
+            priority: request.priority,
+            application: None,
+            why: None,
+            used: None,
+        }
     }
 }

@@ -140,6 +140,8 @@ fn rule(reservation: &Reservation) -> TermsRule {
         tag: Some(reservation.job.clone()),
         terms: Terms {
             min: Some(SmAmount::Sms(reservation.sms)),
+            max: reservation.max_sms.map(SmAmount::Sms),
+            priority: reservation.priority,
             memory: MemoryAmount::of(reservation.memory_bytes),
             ..Terms::default()
         },
@@ -199,7 +201,7 @@ async fn moved(reading: &mut Reading) -> Moved {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{ReservationRequest, TenantId, Usage};
+    use partita_model::{Priority, ReservationRequest, TenantId, Usage};
 
     fn reservation(job: &str, sms: u16) -> Reservation {
         let request = ReservationRequest {
@@ -209,6 +211,8 @@ mod tests {
             sms,
             memory_bytes: 0,
             expires: u64::MAX,
+            max_sms: Some(20),
+            priority: Some(Priority::Batch),
         };
         Reservation::new("id".into(), request)
     }
@@ -241,6 +245,8 @@ mod tests {
         let said = rule(&reservation("one", 6));
         assert!(said.matches(TenantId(7), Some("one")) && !said.matches(TenantId(8), Some("one")));
         assert_eq!(said.terms.min, Some(SmAmount::Sms(6)));
+        assert_eq!(said.terms.max, Some(SmAmount::Sms(20)));
+        assert_eq!(said.terms.priority, Some(Priority::Batch));
     }
 
     #[test]

@@ -407,6 +407,7 @@ mod tests {
             decisions: 5,
             applications: vec![account],
             totals,
+            jobs: Vec::new(),
         };
         let quota = MemoryQuota { tenant: None, bytes: Bytes(1 << 30).0 };
         GpuPage::new(GpuNumber(0), (None, 0), Some(accounts), &[quota])

@@ -146,6 +146,9 @@ impl Book {
         if request.sms == 0 {
             return invalid("`sms` is at least 1".into());
         }
+        if request.max_sms.is_some_and(|most| most < request.sms) {
+            return invalid("`max_sms` is at least `sms`".into());
+        }
         if request.expires <= now() {
             return invalid(
                 "`expires` is over: it is the end of the reservation, in seconds since 1970".into(),

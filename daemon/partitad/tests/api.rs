@@ -7,8 +7,9 @@ mod support;
 use axum::extract::connect_info::MockConnectInfo;
 use partita_model::{
     AccountsReport, ApplicationId, Bytes, Cause, ComputeCapability, DeviceFacts, DeviceKind,
-    EventBatch, GpuEvent, GpuNumber, GpuReport, Happening, Nanos, PartitionReport, PolicyReport,
-    SessionId, SmSet, StatusReport, TenantId, Timekeeping, Totals, TraceReport,
+    EventBatch, GpuEvent, GpuNumber, GpuReport, Happening, JobAccount, JobUsage, Nanos,
+    PartitionReport, PolicyReport, SessionId, SmSet, StatusReport, TenantId, Timekeeping, Totals,
+    TraceReport,
 };
 use partita_wire::supervise::{
     Answer, Ask, FrameReader, FromGpu, Greeting, HandOver, Peer, Ready, RefusalKind, ToGpu, encode,
@@ -106,6 +107,11 @@ fn accounts() -> AccountsReport {
         decisions: 3,
         applications: Vec::new(),
         totals: Totals::default(),
+        jobs: vec![JobAccount {
+            tenant: TenantId(1001),
+            tag: "job-7".into(),
+            used: JobUsage { sm_ns: 9, compared_ns: 4, alone_ns: 3 },
+        }],
     }
 }
 
@@ -530,6 +536,8 @@ async fn reservations_are_kept_or_refused_with_the_holders() {
         ("c", "{}".to_owned(), 422, "missing field"),
         ("c", reservation(1, 0, 0), 422, "`sms` is at least 1"),
         ("c", reservation(1, 25, 0), 422, "GPU 0 has 24 SMs"),
+        ("c", reservation(1, 2, 0).replace('{', "{\"max_sms\":1,"), 422, "at least `sms`"),
+        ("c", reservation(1, 2, 0).replace('{', "{\"priority\":\"high\","), 422, "priority"),
         ("c", reservation(1, 1, 0).replace("4000000000", "7"), 422, "`expires` is over"),
         ("c", reservation(1, 1, 0).replace("job-1", ""), 422, "`job` has 1 to"),
         ("a%20b", reservation(1, 1, 0), 422, "letters, digits"),
@@ -543,6 +551,26 @@ async fn reservations_are_kept_or_refused_with_the_holders() {
     assert_eq!(server.ask("DELETE /v1/reservations/b", "").await.status, 204);
     server.check_problem("DELETE /v1/reservations/b", "", 404, "no reservation `b`").await;
     assert_eq!(put("b", &reservation(1002, 12, 0)).await.0, 201);
+    let terms = "{\"max_sms\":20,\"priority\":\"batch\",";
+    let bounded = reservation(1002, 12, 0).replace('{', terms);
+    assert_eq!(put("b", &bounded).await.0, 204);
+    let b = server.ask("GET /v1/reservations/b", "").await.body;
+    assert_eq!((&b["max_sms"], &b["priority"]), (&json!(20), &json!("batch")));
+}
+
+#[tokio::test]
+async fn a_reservation_tells_what_its_job_has_had() {
+    let server = Server::start(Some(ADMIN)).await;
+    for (id, tenant, job) in [("a", 1001, "job-7"), ("b", 1002, "job-7"), ("c", 1001, "job-8")] {
+        let body = json!({"tenant": tenant, "job": job, "sms": 1, "expires": 4_000_000_000_u64});
+        let put = server.ask(&format!("PUT /v1/reservations/{id}"), &body.to_string()).await;
+        assert_eq!(put.status, 201);
+    }
+    let used = json!({"sm_ns": 9, "compared_ns": 4, "alone_ns": 3});
+    let all = server.ask("GET /v1/reservations", "").await.body;
+    let told: Vec<_> = all.as_array().unwrap().iter().map(|one| &one["used"]).collect();
+    assert_eq!(told, [&used, &json!(null), &json!(null)]);
+    assert_eq!(server.ask("GET /v1/reservations/a", "").await.body["used"], used);
 }
 
 #[tokio::test]

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -20,6 +21,7 @@ const LOG_PAUSE: Duration = Duration::from_millis(200);
 /// A running `partitad`; dropping it ends it.
 pub struct Daemon {
     child: Child,
+    command: Command,
     folder: tempfile::TempDir,
 }
 
@@ -61,6 +63,29 @@ impl Daemon {
         Daemon::with_environment(devices, text, &[])
     }
 
+    /// The same on one GPU, for programs of every user.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn for_every_user(device: &str, text: &str) -> Daemon {
+        let daemon = Daemon::with_options(&[device], text, &[], &["--socket-mode", "0666"]);
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(daemon.folder.path(), mode).expect("the folder can be opened");
+        daemon
+    }
+
+    /// Kills `partitad`, starts it again and waits until it answers. Its data plane goes on.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    pub fn kill_and_restart(&mut self) {
+        self.child.kill().expect("partitad can be killed");
+        self.child.wait().expect("partitad can be waited for");
+        self.child = self.command.spawn().expect("partitad can be started");
+        self.wait_until_it_answers();
+    }
+
     /// The real backend on the emulated driver, whose switches are a list such as `timing=off`.
     ///
     /// # Panics
@@ -86,12 +111,23 @@ impl Daemon {
     }
 
     fn with_environment(devices: &[&str], text: &str, environment: &[(&str, &OsStr)]) -> Daemon {
+        Daemon::with_options(devices, text, environment, &[])
+    }
+
+    fn with_options(
+        devices: &[&str],
+        text: &str,
+        environment: &[(&str, &OsStr)],
+        options: &[&str],
+    ) -> Daemon {
         let folder = tempfile::tempdir().expect("a temporary directory can be created");
         let config = folder.path().join("partitad.toml");
         std::fs::write(&config, text).expect("the configuration can be written");
         let log = File::create(folder.path().join("log")).expect("the log can be created");
-        let child = Command::new(binaries::binary("partitad"))
+        let mut command = Command::new(binaries::binary("partitad"));
+        command
             .args(devices.iter().flat_map(|device| ["--device", device]))
+            .args(options)
             .arg("--config")
             .arg(config)
             .arg("--socket-dir")
@@ -101,19 +137,22 @@ impl Daemon {
             .envs(environment.iter().copied())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("partitad can be started");
-        let mut daemon = Daemon { child, folder };
+            .stderr(log);
+        let child = command.spawn().expect("partitad can be started");
+        let mut daemon = Daemon { child, command, folder };
+        daemon.wait_until_it_answers();
+        daemon
+    }
+
+    fn wait_until_it_answers(&mut self) {
         let start = Instant::now();
-        while daemon.get("/v1/status").is_none() {
-            if let Ok(Some(status)) = daemon.child.try_wait() {
-                panic!("partitad ended with {status}:\n{}", daemon.log());
+        while self.get("/v1/status").is_none() {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                panic!("partitad ended with {status}:\n{}", self.log());
             }
-            assert!(start.elapsed() < PATIENCE, "partitad does not answer:\n{}", daemon.log());
+            assert!(start.elapsed() < PATIENCE, "partitad does not answer:\n{}", self.log());
             std::thread::sleep(Duration::from_millis(10));
         }
-        daemon
     }
 
     /// The folder with its sockets.
@@ -212,6 +251,17 @@ impl Daemon {
             );
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// The ids of all reservations.
+    ///
+    /// # Panics
+    /// Where they are not answered.
+    #[must_use]
+    pub fn reservations(&self) -> Vec<String> {
+        let body = self.get("/v1/reservations").expect("reservations are answered");
+        let all = body.as_array().cloned().unwrap_or_default();
+        all.iter().filter_map(|one| one["id"].as_str().map(str::to_owned)).collect()
     }
 
     /// Sends one GET to the API socket; `None` for any answer but 200.

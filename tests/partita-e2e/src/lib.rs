@@ -15,6 +15,7 @@ pub mod daemon;
 pub mod fatbin;
 pub mod gallery;
 pub mod held;
+pub mod slurm;
 pub mod toolchain;
 
 use std::path::PathBuf;

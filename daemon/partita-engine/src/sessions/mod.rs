@@ -442,6 +442,9 @@ impl Sessions {
         if let Some(application) = self.applications.get_mut(&session.application) {
             application.sessions.remove(&id);
             if application.sessions.is_empty() {
+                let had = turn.common.meter.usage(session.application, turn.now());
+                let tag = application.tag.take();
+                self.terms.application_left(application.tenant, tag, &had);
                 self.applications.remove(&session.application);
                 last = Some(session.application);
             }

@@ -10,8 +10,10 @@
 
 use super::Sessions;
 use crate::SessionIdentity;
-use partita_model::{ApplicationId, Entitlement, Priority, SmAmount, TenantId, Terms, TermsRule};
-use std::collections::BTreeSet;
+use partita_model::{
+    ApplicationId, Entitlement, JobUsage, Priority, SmAmount, TenantId, Terms, TermsRule, Usage,
+};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Whom the engine refuses terms.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -55,6 +57,8 @@ pub enum TermsError {
 pub(crate) struct TermsBook {
     rules: Vec<TermsRule>,
     reserved: Vec<TermsRule>,
+    /// What applications that have left had for jobs with a reservation.
+    left: BTreeMap<(TenantId, String), JobUsage>,
     /// Tenants that may ask for more than rules grant; `None`: all.
     askers: BTreeSet<Option<TenantId>>,
     /// Applications of priority `latency`.
@@ -70,6 +74,19 @@ impl TermsBook {
     /// What schedulers have reserved for jobs.
     pub(super) fn reserved(&self) -> &[TermsRule] {
         &self.reserved
+    }
+
+    /// What applications that have left had for each job with a reservation.
+    fn left(&self) -> impl Iterator<Item = (TenantId, &str, JobUsage)> {
+        self.left.iter().map(|((tenant, tag), used)| (*tenant, tag.as_str(), *used))
+    }
+
+    /// An application has left, and had this.
+    pub(super) fn application_left(&mut self, tenant: TenantId, tag: Option<String>, had: &Usage) {
+        let known = tag.and_then(|tag| self.left.get_mut(&(tenant, tag)));
+        if let Some(used) = known {
+            *used = used.plus(JobUsage::of(had));
+        }
     }
 
     /// What rules grant an application.
@@ -106,8 +123,20 @@ impl Sessions {
 
     /// Sets what schedulers have reserved for the jobs of tenants.
     pub(crate) fn set_reserved(&mut self, rules: &[TermsRule]) {
+        let job = |rule: &TermsRule| Some((rule.tenant?, rule.tag.clone()?));
+        let jobs: BTreeSet<_> = rules.iter().filter_map(job).collect();
+        let left = &mut self.terms.left;
+        left.retain(|job, _| jobs.contains(job));
+        for job in jobs {
+            left.entry(job).or_default();
+        }
         self.terms.reserved = rules.to_vec();
         self.settle_terms();
+    }
+
+    /// What applications that have left had for each job with a reservation.
+    pub(crate) fn left_of_jobs(&self) -> impl Iterator<Item = (TenantId, &str, JobUsage)> {
+        self.terms.left()
     }
 
     /// Sets an application's terms; where a tenant asks, `by` names it.

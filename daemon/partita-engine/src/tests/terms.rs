@@ -7,7 +7,8 @@ use crate::{
     TermsError,
 };
 use partita_model::{
-    ApplicationId, MemoryAmount, Nanos, Priority, SessionId, SmAmount, Terms, TermsRule, Weight,
+    ApplicationId, MemoryAmount, Nanos, Priority, SessionId, SmAmount, TenantId, Terms, TermsRule,
+    Weight,
 };
 
 /// The time of a task, and of the engine's looks at what runs, until the last SM has changed hands.
@@ -404,6 +405,39 @@ fn users_ask_for_less_than_rules_grant_and_reservations_go_first() {
     set(&mut world, first, Terms::default());
     assert_eq!((entitlement(&world).min, entitlement(&world).max), (5, 9));
     world.close(a, CloseReason::Died);
+    world.finish();
+}
+
+#[test]
+fn a_job_is_accounted_beyond_its_applications() {
+    let mut world = World::new(4);
+    let rule = |tag: &str| TermsRule {
+        tenant: Some(TenantId(1000)),
+        tag: Some(tag.to_owned()),
+        terms: range(1, 4),
+    };
+    let used = |world: &World| -> Vec<(String, u64)> {
+        let jobs = world.engine.accounts(&world.device).jobs;
+        jobs.into_iter().map(|job| (job.tag, job.used.sm_ns)).collect()
+    };
+    assert_eq!(used(&world), [], "no job has a reservation");
+    world.engine.set_reserved(&mut world.device, &[rule("job"), rule("other"), rule("job")]);
+    let mut before = 0;
+    for _ in 0..2 {
+        let (session, _) = world.session_of(Some("job"));
+        world.start(session, 0, BRISK, 400);
+        world.run_for(100);
+        let now = used(&world)[0].1;
+        assert!(now > before, "{now} {before}");
+        world.close(session, CloseReason::Died);
+        world.run_for(100);
+        before = used(&world)[0].1;
+        assert!(before >= now, "what an application had stays when it has left");
+    }
+    // Another scheduler's job with the same name begins anew.
+    world.engine.set_reserved(&mut world.device, &[rule("other")]);
+    world.engine.set_reserved(&mut world.device, &[rule("job"), rule("other")]);
+    assert_eq!(used(&world), [("job".to_owned(), 0), ("other".to_owned(), 0)]);
     world.finish();
 }
 

@@ -199,7 +199,12 @@ impl World {
 
     /// A session with [`MODULE`] loaded.
     pub(crate) fn session(&mut self) -> (SessionId, ApplicationId) {
-        let (session, application) = self.open(None);
+        self.session_of(None)
+    }
+
+    /// The same of an application with this tag.
+    pub(crate) fn session_of(&mut self, tag: Option<&str>) -> (SessionId, ApplicationId) {
+        let (session, application) = self.open(tag);
         let (code, _) =
             self.ask(session, Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE });
         assert_eq!(code, CudaResult::SUCCESS);

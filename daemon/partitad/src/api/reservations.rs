@@ -8,7 +8,9 @@ use crate::reservations::Put;
 use axum::extract::rejection::PathRejection;
 use axum::extract::{ConnectInfo, Path, State};
 use axum::http::StatusCode;
-use partita_model::{Reservation, ReservationRequest};
+use partita_model::{GpuNumber, JobAccount, Reservation, ReservationRequest};
+use partita_wire::supervise::{Answer, Ask};
+use std::collections::BTreeSet;
 
 type Named = Result<Path<String>, PathRejection>;
 
@@ -23,7 +25,8 @@ pub(super) async fn reservations(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
 ) -> axum::Json<Vec<Reservation>> {
-    axum::Json(api.reservations_of(caller).collect())
+    let all = api.reservations_of(caller).collect();
+    axum::Json(api.with_usage(all).await)
 }
 
 /// One reservation.
@@ -41,6 +44,7 @@ pub(super) async fn reservation(
 ) -> Result<axum::Json<Reservation>, Problem> {
     let id = named(id)?;
     let found = api.reservations_of(caller).find(|one| one.id == id);
+    let found = api.with_usage(found.into_iter().collect()).await.pop();
     found.map(axum::Json).ok_or_else(|| unknown(&id))
 }
 
@@ -102,6 +106,22 @@ impl Api {
             Sight::Own(tenant) => one.tenant == tenant,
         };
         self.book.all().into_iter().filter(is_seen)
+    }
+
+    /// Adds what the jobs have had, where a data plane tells it.
+    async fn with_usage(&self, mut all: Vec<Reservation>) -> Vec<Reservation> {
+        let gpus: BTreeSet<GpuNumber> = all.iter().map(|one| one.gpu).collect();
+        for gpu in gpus {
+            let Some(gpu) = self.gpus.get(gpu) else { continue };
+            let Ok(Answer::Accounts(accounts)) = gpu.handle.ask(Ask::Accounts).await else {
+                continue;
+            };
+            for one in all.iter_mut().filter(|one| one.gpu == gpu.number) {
+                let is_own = |job: &&JobAccount| job.tenant == one.tenant && job.tag == one.job;
+                one.used = accounts.jobs.iter().find(is_own).map(|job| job.used);
+            }
+        }
+        all
     }
 }
 

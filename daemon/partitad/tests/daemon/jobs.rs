@@ -92,9 +92,11 @@ fn a_job_gets_what_is_reserved_for_it() {
         sms_of(status, one) >= 15 && sms_of(status, two) >= 5
     });
 
-    // The end of one job takes nothing from the other.
+    // The end of one job takes nothing from the other, and what it has had is still known.
     first.end();
     wait_until("the first job to be forgotten", || reservation("one")["application"].is_null());
+    let used = |id: &str| reservation(id)["used"]["sm_ns"].as_u64();
+    assert!(used("one") > Some(0) && used("two") > Some(0), "{:?}", reservation("one"));
     assert!(sms_of(&daemon.status(), two) >= 5);
     assert_eq!(daemon.ask("DELETE /v1/reservations/two", "").status, 204);
     let said = |status: &StatusReport| {
