@@ -17,13 +17,19 @@ const LONGEST: u64 = 1 << 20;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ApiError {
     /// The daemon is not there, or does not answer.
-    #[error("partitad does not answer at {}: {source}; look at `systemctl status partitad`", .socket.display())]
+    #[error(
+        "partitad does not answer at {}: {source}; look at `systemctl status partitad`",
+        .socket.display()
+    )]
     Silent { socket: PathBuf, source: io::Error },
     /// The daemon refuses, and says why.
     #[error("partitad refused it ({status}): {detail}")]
     Refused { status: u16, detail: String },
     /// The answer is not HTTP.
-    #[error("{} does not answer as partitad does: name its folder by socket_dir= in plugstack.conf", .0.display())]
+    #[error(
+        "{} does not answer as partitad does: name its folder by socket_dir= in plugstack.conf",
+        .0.display()
+    )]
     Strange(PathBuf),
 }
 

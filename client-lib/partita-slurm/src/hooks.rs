@@ -2,7 +2,8 @@
 //! environment of each task.
 //!
 //! Invariants: a hook returns nothing, because nothing of Partita may fail a job or drain a node.
-//! What goes wrong is told: in the log of `slurmd` and, where it costs the job its SMs, to its user.
+//! What goes wrong is told: in the log of `slurmd` and, where it costs the job its SMs, to its
+//! user.
 
 use crate::account;
 use crate::api::{self, ApiError};

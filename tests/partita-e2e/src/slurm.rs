@@ -344,7 +344,8 @@ fn start(folder: &Path, program: &str, arguments: &[&str]) -> Child {
 
 fn end(child: &mut Child) {
     let id = rustix::process::Pid::from_child(child);
-    drop(rustix::process::kill_process(id, rustix::process::Signal::TERM));
+    // It may have ended by itself.
+    let _ = rustix::process::kill_process(id, rustix::process::Signal::TERM);
     let begun = Instant::now();
     while matches!(child.try_wait(), Ok(None)) {
         if begun.elapsed() > Duration::from_secs(10) {

@@ -173,7 +173,8 @@ mod tests {
                     echo '{\"found\":{\"check\":\"copies\",\"holds\":true,\"micros\":7.5}}'
                     echo '{\"begins\":\"mapped\"}'
                     kill -9 $$;;
-                *) for check in streams loading local-memory locking unmapping green-contexts arrays; do
+                *) for check in streams loading local-memory locking unmapping green-contexts \
+                    arrays; do
                     echo \"{\\\"found\\\":{\\\"check\\\":\\\"$check\\\",\\\"holds\\\":false}}\"
                     done;;
             esac";
