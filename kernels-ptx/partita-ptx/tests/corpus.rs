@@ -397,7 +397,7 @@ fn device_kernels_are_right() {
         }
         count += module.kernels().len();
     }
-    assert_eq!(count, 10);
+    assert_eq!(count, 12);
 }
 
 /// Says that something is not tested. A passing test's `eprintln!` is kept from the reader.
