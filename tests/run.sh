@@ -122,7 +122,7 @@ step "tests"
 export PARTITA_TEST_RECORD="$(mktemp)"
 code=0
 cargo test --workspace --no-run --quiet --message-format=json |
-    tests/measured.py --all --alone partitad::daemon --alone partita-hostile::seeds || code=$?
+    tests/measured.py --all --alone partitad::daemon --alone partita-hostile::seeds --alone partita-e2e::emulated_driver || code=$?
 step "examples in documentation"
 cargo test --workspace --doc --quiet --no-fail-fast || code=$?
 step "packages in a booted container"
