@@ -58,7 +58,7 @@ enum Side {
     Last,
 }
 
-/// A list of paths with one entry more, and that one once.
+/// The list of paths with `path` in it once, at this side.
 fn with(path: &Path, list: Option<String>, separators: &[char], side: Side) -> String {
     let path = path.display().to_string();
     let list = list.unwrap_or_default();

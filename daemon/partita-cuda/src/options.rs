@@ -50,8 +50,8 @@ pub struct Options {
     pub without_self_test: bool,
     /// Who makes the self-test; `None` where nobody can.
     pub tester: Option<Tester>,
-    /// The number of windows whose addresses are kept ready, so that sessions open without a pause
-    /// of the others.
+    /// The number of windows whose addresses are kept ready, so that a session opens without a
+    /// pause of other sessions.
     pub prepared_windows: u8,
     /// The folder of cached machine code; `None` disables the cache.
     pub cache: Option<PathBuf>,

@@ -87,7 +87,7 @@ fn main() -> ExitCode {
 
 fn test(device: &str, checks: &str) -> ExitCode {
     let say = |line: String| {
-        // Whoever asked may have gone.
+        // The process that asked may have ended.
         let _ = writeln!(std::io::stdout().lock(), "{line}");
     };
     match device::test(device, checks, say) {

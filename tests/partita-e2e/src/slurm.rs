@@ -43,8 +43,8 @@ fn obstacle() -> Option<String> {
 }
 
 impl Cluster {
-    /// Starts a cluster whose node shares the daemon's GPU of so many SMs, and waits until the node
-    /// takes jobs. `None`, and a sentence, where that cannot be on this machine.
+    /// Starts a cluster whose node shares the daemon's GPU, which has `sms` SMs, and waits until
+    /// the node takes jobs. `None`, and a sentence, where that cannot be on this machine.
     ///
     /// # Panics
     /// Where it does not come up.

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const LOST: &str = "some of what kernels printed is lost: there is room for 1 MiB of records, \
                     or 8 MiB of text, until a launch of the module ends";
 
-/// Bytes of output that one look at a ring makes at most. A kernel can write the ring itself, with
+/// The most bytes of output that one look at a ring makes. A kernel can write the ring itself, with
 /// widths that make much of little.
 const MOST_TEXT: usize = 8 << 20;
 

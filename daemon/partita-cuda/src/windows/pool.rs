@@ -17,7 +17,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Begins to make cells, so many ahead.
+    /// Starts the thread, which keeps `count` cells ready.
     pub(super) fn start(cells: Cells, count: usize) -> io::Result<Pool> {
         let (made, ready) = sync_channel(count);
         let (asked, heard) = sync_channel(1);
