@@ -156,8 +156,13 @@ fn survive(text: &str) {
     }
 }
 
+/// 2,048 unless `PROPTEST_CASES` says otherwise, which takes an eighth of the number.
+fn cases() -> u32 {
+    8 * ProptestConfig::default().cases
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 2000, failure_persistence: None,
+    #![proptest_config(ProptestConfig { cases: cases(), failure_persistence: None,
         ..ProptestConfig::default() })]
 
     #[test]

@@ -118,7 +118,7 @@ pub fn cancel_with(module: Module, forms: &[KernelReport], ends: Ends) -> Rewrit
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(crate::verify(&out).is_ok() || !was_valid, "the pass broke the module");
+    crate::verify::check_pass(&out, || was_valid);
     Rewritten { module: out, reports }
 }
 

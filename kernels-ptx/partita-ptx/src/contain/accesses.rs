@@ -61,15 +61,8 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
 /// What a barrier instruction gets in operands that the hardware refuses or waits for in vain: its
 /// number, and the number of threads.
 pub(super) fn barrier(module: &Module, body: &Body, inst: &Inst) -> [Option<Operand>; 2] {
-    let form = module.form(inst);
-    if !matches!(form.op, Op::Bar | Op::Barrier) || form.has(Mod::Warp) || form.has(Mod::Cluster) {
-        return [None; 2];
-    }
-    let operands = body.operands(inst.operands);
-    let operands = if form.has(Mod::Red) { operands.get(1..).unwrap_or(&[]) } else { operands };
-    let number = operands.first().copied().filter(|first| matches!(first, Operand::Reg(_)));
-    let counts = if form.has(Mod::Red) { operands.len() > 2 } else { operands.len() > 1 };
-    [number, operands.get(1).copied().filter(|_| counts)]
+    let [number, count] = module.form(inst).barrier_operands(body.operands(inst.operands));
+    [number.filter(|number| matches!(number, Operand::Reg(_))), count]
 }
 
 /// The variable that an address names.

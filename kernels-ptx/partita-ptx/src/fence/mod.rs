@@ -85,10 +85,7 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(
-        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
-        "the pass broke the module"
-    );
+    crate::verify::check_pass(&out, || crate::verify(module).is_ok());
     Rewritten { module: out, reports }
 }
 

@@ -7,6 +7,7 @@
 //! modifiers, and printed as it was.
 
 use super::names::{Name, Names};
+use super::operand::Operand;
 use super::types::{Space, Type};
 
 /// An opcode with its modifiers, of one [`crate::Module`].
@@ -29,6 +30,23 @@ impl Form {
     #[must_use]
     pub fn has(&self, modifier: Mod) -> bool {
         self.mods.contains(&modifier)
+    }
+
+    /// The number of the CTA's barrier and of its threads among the operands of a `bar` or
+    /// `barrier` (PTX ISA, "bar, barrier").
+    #[must_use]
+    pub fn barrier_operands(&self, operands: &[Operand]) -> [Option<Operand>; 2] {
+        if !matches!(self.op, Op::Bar | Op::Barrier)
+            || self.has(Mod::Warp)
+            || self.has(Mod::Cluster)
+        {
+            return [None; 2];
+        }
+        // A reduction begins with its result and ends with its predicate.
+        let (first, predicates) = if self.has(Mod::Red) { (1, 1) } else { (0, 0) };
+        let numbers = operands.get(first..).unwrap_or(&[]);
+        let count = numbers.get(1).filter(|_| numbers.len() > 1 + predicates);
+        [numbers.first().copied(), count.copied()]
     }
 
     /// The types in order: `cvt.f32.s32` has two.

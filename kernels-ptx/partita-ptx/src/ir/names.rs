@@ -94,8 +94,13 @@ impl Names {
         self.len() == 0
     }
 
-    /// Interns a name that begins with `stem` and that the module does not use yet.
+    /// Interns a name that begins with `stem` and that the module does not use yet. A `%` may only
+    /// begin a name (PTX ISA, "Identifiers"), and stands as `$` where it came from another name.
     pub fn fresh(&mut self, stem: &str) -> Name {
+        let (first, rest) = stem.split_at(usize::from(stem.starts_with('%')));
+        if rest.contains('%') {
+            return self.fresh(&format!("{first}{}", rest.replace('%', "$")));
+        }
         let Some(known) = self.get(stem) else { return self.intern(stem) };
         let mut number = self.numbers.get(&known).copied().unwrap_or(0);
         loop {
@@ -199,5 +204,7 @@ mod tests {
         names.intern("slot_1");
         let fresh = names.fresh("slot");
         assert_eq!(names.text(fresh), "slot_1x");
+        let fresh = names.fresh("%pw_of_%k");
+        assert_eq!(names.text(fresh), "%pw_of_$k");
     }
 }

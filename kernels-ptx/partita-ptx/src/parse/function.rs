@@ -2,7 +2,7 @@
 
 use super::lexer::{Kind, Token};
 use super::scope::{Bound, Defined, Range, Settled};
-use super::variable::Level;
+use super::variable::{Level, Prefix};
 use super::{Parsed, Parser};
 use crate::ir::{
     Base, Directive, FuncId, Function, FunctionKind, Guard, Inlined, Inst, Item, Label, Linkage,
@@ -244,7 +244,10 @@ impl Parser<'_> {
     fn directive_statement(&mut self) -> Parsed<()> {
         let token = self.token;
         match self.current() {
-            ".reg" => self.registers(),
+            ".reg" => {
+                let prefix = self.prefix()?;
+                self.registers(&prefix)
+            }
             ".loc" => self.loc(),
             ".pragma" => {
                 self.advance();
@@ -259,15 +262,19 @@ impl Parser<'_> {
             ".branchtargets" | ".calltargets" | ".callprototype" => self.table(),
             _ => {
                 let linkage = self.linkage();
-                let ids = self.variable_statement(linkage, Level::Body)?;
+                let prefix = self.prefix()?;
+                // The words of a declaration come in any order: `.b64 .reg %rd<9>;`.
+                if prefix.space == Space::Reg && linkage == Linkage::Private {
+                    return self.registers(&prefix);
+                }
+                let ids = self.variables(&prefix, linkage, Level::Body)?;
                 self.body.stmts.extend(ids.into_iter().map(Stmt::Var));
                 Ok(())
             }
         }
     }
 
-    fn registers(&mut self) -> Parsed<()> {
-        let prefix = self.prefix()?;
+    fn registers(&mut self, prefix: &Prefix) -> Parsed<()> {
         let mut decl = RegDecl { ty: prefix.ty, vector: prefix.vector, names: Vec::new() };
         loop {
             if self.token.kind != Kind::Ident {

@@ -116,7 +116,8 @@ impl Parser<'_> {
                 match self.current() {
                     ".entry" | ".func" => self.function(linkage),
                     _ => {
-                        for id in self.variable_statement(linkage, Level::Module)? {
+                        let prefix = self.prefix()?;
+                        for id in self.variables(&prefix, linkage, Level::Module)? {
                             self.module.items.push(Item::Variable(id));
                         }
                         Ok(())

@@ -50,17 +50,16 @@ impl Prefix {
 }
 
 impl Parser<'_> {
-    /// `.space .type name[dims] = init, …;` at module level or, with a first space word taken,
-    /// inside a function.
-    pub(super) fn variable_statement(
+    /// `name[dims] = init, …;` after `.space .type`, at module level or inside a function.
+    pub(super) fn variables(
         &mut self,
+        prefix: &Prefix,
         linkage: Linkage,
         level: Level,
     ) -> Parsed<Vec<VarId>> {
-        let prefix = self.prefix()?;
         let mut ids = Vec::new();
         loop {
-            self.declarator(&prefix, linkage, level, &mut ids)?;
+            self.declarator(prefix, linkage, level, &mut ids)?;
             if !self.eat(b',') {
                 break;
             }

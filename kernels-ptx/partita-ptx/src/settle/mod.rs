@@ -87,10 +87,7 @@ pub fn settle(module: &Module) -> Result<Settled, Errors> {
         out.funcs[index].body = Some(body);
     }
     Errors::check(errors)?;
-    debug_assert!(
-        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
-        "the pass broke the module"
-    );
+    crate::verify::check_pass(&out, || crate::verify(module).is_ok());
     let text = |id: Option<VarId>| id.map(|id| out.text(out.var(id).name).to_owned());
     let layout = plan.layout(module, text(Some(own.header)), text(own.constants), contents);
     Ok(Settled { module: out, layout })

@@ -68,10 +68,7 @@ pub(crate) fn rewrite(
     if let Some(state) = state {
         state.carry.place(&mut out);
     }
-    debug_assert!(
-        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
-        "the pass broke the module"
-    );
+    crate::verify::check_pass(&out, || crate::verify(module).is_ok());
     Rewritten { module: out, reports }
 }
 
@@ -115,7 +112,7 @@ pub fn beside(module: Module, options: &WorkerOptions, wanted: &dyn Fn(&Kernel) 
     }
     additions.place(&mut out);
     state.carry.place(&mut out);
-    debug_assert!(crate::verify(&out).is_ok() || !was_valid, "the pass broke the module");
+    crate::verify::check_pass(&out, || was_valid);
     Beside { module: out, entries }
 }
 

@@ -83,10 +83,7 @@ pub(crate) fn rewrite(
         reports.push(KernelReport::new(&kernel, outcome));
     }
     copies.place(&mut out);
-    debug_assert!(
-        crate::verify(&out).is_ok() || crate::verify(module).is_err(),
-        "the pass broke the module"
-    );
+    crate::verify::check_pass(&out, || crate::verify(module).is_ok());
     Rewritten { module: out, reports }
 }
 

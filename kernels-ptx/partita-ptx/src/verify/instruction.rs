@@ -4,7 +4,7 @@
 
 use super::{TableLabels, Verifier};
 use crate::ir::{
-    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Reg, Slice, Special, Symbol, Type,
+    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Part, Reg, Slice, Special, Symbol, Type,
 };
 
 /// The least and the greatest number of operands of an opcode; `None` when the table does not say.
@@ -116,6 +116,7 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
         _ => {
             checker.addresses(operands);
             checker.components(inst.operands);
+            checker.barrier(form, operands);
             if known {
                 checker.widths(form, operands);
             }
@@ -185,6 +186,18 @@ impl Checker<'_, '_> {
         }
     }
 
+    /// The number of a barrier of the CTA and the number of threads are numbers of 32 bits, also
+    /// where the instruction has words that are not known: guards compare them.
+    fn barrier(&mut self, form: &Form, operands: &[Operand]) {
+        for operand in form.barrier_operands(operands).into_iter().flatten() {
+            match operand {
+                Operand::Reg(_) | Operand::Special(..) => self.bits(&operand, 32, Fit::Exact),
+                Operand::Int(_) | Operand::Uint(_) | Operand::Symbol(Symbol::Unresolved(_), _) => {}
+                _ => self.error(format!("`{}` takes a number here", self.spelling)),
+            }
+        }
+    }
+
     fn widths(&mut self, form: &Form, operands: &[Operand]) {
         let Some(ty) = form.last_type() else { return };
         let one_type = form.types().count() == 1;
@@ -247,6 +260,10 @@ impl Checker<'_, '_> {
             match *operand {
                 Operand::Vector(slice) => self.elements(count, slice, ty, Fit::Exact),
                 Operand::Reg(_) => self.bits(operand, count * ty.bits(), Fit::Exact),
+                Operand::Special(_, Part::X | Part::Y | Part::Z | Part::W)
+                | Operand::Part { .. } => {
+                    self.error(format!("`{}` moves {count} elements, one is given", self.spelling));
+                }
                 _ => {}
             }
         }

@@ -47,6 +47,15 @@ pub fn verify(module: &Module) -> Result<(), Errors> {
     Errors::check(verifier.errors)
 }
 
+/// Debug builds stop where a pass has made an invalid module of a valid one.
+pub(crate) fn check_pass(after: &Module, was_valid: impl FnOnce() -> bool) {
+    if cfg!(debug_assertions)
+        && let Err(errors) = verify(after)
+    {
+        assert!(!was_valid(), "the pass broke the module: {errors}\n{}", crate::print(after));
+    }
+}
+
 struct Verifier<'m> {
     module: &'m Module,
     errors: Vec<Diagnostic>,

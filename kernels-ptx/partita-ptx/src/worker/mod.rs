@@ -168,7 +168,7 @@ pub(crate) fn rewrite(
         reports.push(KernelReport { workspace, ..KernelReport::new(&kernel, outcome) });
     }
     copies.place(&mut out);
-    debug_assert!(crate::verify(&out).is_ok() || !was_valid, "the pass broke the module");
+    crate::verify::check_pass(&out, || was_valid);
     Rewritten { module: out, reports }
 }
 
