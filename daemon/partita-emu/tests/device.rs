@@ -220,7 +220,7 @@ fn faults_say_what_and_where() {
 fn what_cannot_run_is_refused_by_line() {
     let text = format!(
         "{}\n.visible .entry odd(.param .u64 p) {{ .reg .b64 %rd<2>;\n ld.param.u64 %rd1, [p];\n \
-         wgmma.fence.sync.aligned;\n ret; }}",
+         multimem.red.relaxed.gpu.global.add.u32 [%rd1], 1;\n ret; }}",
         include_str!("ptx/spin.ptx")
     );
     let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
@@ -232,7 +232,10 @@ fn what_cannot_run_is_refused_by_line() {
     assert_eq!(facts.kernels.len(), 2);
     let reason = facts.refused[0].reason();
     assert_eq!(facts.refused[0].name, "odd");
-    assert!(reason.contains("`wgmma.fence.sync.aligned` is not supported"), "{reason}");
+    assert!(
+        reason.contains("`multimem.red.relaxed.gpu.global.add.u32` is not supported"),
+        "{reason}"
+    );
     let launch = GridSpec {
         cooperative: false,
         cluster: Dim3::linear(1),

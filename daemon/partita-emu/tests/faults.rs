@@ -227,7 +227,7 @@ fn the_catalogue_is_the_documents() {
 
 /// What only a GPU does, as a kernel's body, and why it is refused.
 const REFUSED: [(&str, &str); 6] = [
-    ("a warpgroup's matrix product", "wgmma.fence.sync.aligned;"),
+    ("a tensor core of Blackwell", "tcgen05.fence::before_thread_sync;"),
     ("a copy by tensor map", "cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%d0, {%r0}];"),
     ("a cluster's barrier", "barrier.cluster.arrive;"),
     (

@@ -6,7 +6,7 @@ __global__ void good(int *data) { data[threadIdx.x] = 3 * threadIdx.x; }
 
 __global__ void refused(int *data) {
     data[threadIdx.x] = 1;
-    asm volatile("wgmma.fence.sync.aligned;");
+    asm volatile("multimem.red.relaxed.gpu.global.add.u32 [%0], 1;" ::"l"(data) : "memory");
 }
 
 int main() {

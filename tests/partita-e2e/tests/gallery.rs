@@ -121,8 +121,9 @@ fn a_kernel_that_cannot_run_is_refused_and_the_others_run() {
     let ptx = toolchain::ptx("unsupported", "sm_90a");
     let ptx = std::fs::read_to_string(ptx).expect("the compiler wrote it");
     let place =
-        ptx.lines().position(|line| line.contains("wgmma.fence")).expect("the kernel has it") + 1;
-    for part in ["refused", &format!("line {place}: `wgmma.fence.sync.aligned`"), "mma.sync"] {
+        ptx.lines().position(|line| line.contains("multimem.red")).expect("the kernel has it") + 1;
+    let instruction = format!("line {place}: `multimem.red.relaxed.gpu.global.add.u32`");
+    for part in ["refused", &instruction, "several GPUs"] {
         assert!(line.contains(part), "no `{part}` in: {line}");
     }
 }

@@ -126,9 +126,8 @@ macro_rules! numba {
 
 numba! { functions histogram math_functions matmul reduce streams vecadd }
 
-/// On a GPU that announces a compute capability: Triton takes warp-group instructions for `tl.dot`
-/// from 9.0 on.
-fn framework(device: &str, name: &str) {
+/// Runs a program on a GPU, and returns what it printed.
+fn framework(device: &str, name: &str) -> String {
     let python = toolchain::python_frameworks();
     let program = partita_e2e::workspace().join("tests/partita-e2e/programs/frameworks").join(name);
     let cache = tempfile::tempdir().expect("a folder can be made");
@@ -146,6 +145,7 @@ fn framework(device: &str, name: &str) {
         "{}\n{text}\n{errors}",
         output.status
     );
+    text.into_owned()
 }
 
 #[test]
@@ -155,7 +155,15 @@ fn cupy() {
 
 #[test]
 fn triton_compiles_while_the_program_runs() {
-    framework("emu:a100,capability=8.0,timing=off", "triton_kernels");
+    let said = framework("emu:a100,capability=8.0,timing=off", "triton_kernels");
+    assert!(said.contains("blocks of 64 by 64: mma"), "{said}");
+}
+
+/// Triton takes warp-group instructions for `tl.dot` from compute capability 9.0 on.
+#[test]
+fn triton_compiles_for_the_default_gpu() {
+    let said = framework("emu", "triton_kernels");
+    assert!(said.contains("blocks of 128 by 64: wgmma"), "{said}");
 }
 
 #[test]

@@ -241,37 +241,62 @@ pub fn multiply(
     of_d: Element,
     rule: Rule,
 ) -> Vec<u64> {
-    let (m, n, k) = (of_a.rows, of_b.columns, of_a.columns);
-    if of_a.element.is_integer() {
-        let left: Vec<i64> = a.iter().map(|&bits| of_a.element.integer(bits)).collect();
-        let right: Vec<i64> = b.iter().map(|&bits| of_b.element.integer(bits)).collect();
-        return each(m, n, |row, column| {
-            let start = of_c.element.integer(c[row * n + column]);
-            let product = |at: usize| {
-                let (a, b) = (left[row * k + at], right[at * n + column]);
-                if rule == Rule::Xor { a ^ b } else { a * b }
+    let elements = [of_a.element, of_b.element, of_c.element];
+    sums([a, b, c], elements, [of_b.columns, of_a.columns], (rule, false, of_d))
+}
+
+/// `D = A * B + C`, or `C - A * B` where the products are `negated`. A has rows of `k` elements, B
+/// and C have rows of `n`, and D is made of elements `of_d`.
+#[must_use]
+pub fn sums(
+    [a, b, c]: [&[u64]; 3],
+    [of_a, of_b, of_c]: [Element; 3],
+    [n, k]: [usize; 2],
+    (rule, negated, of_d): (Rule, bool, Element),
+) -> Vec<u64> {
+    if of_a.is_integer() {
+        let right: Vec<i64> = b.iter().map(|&bits| of_b.integer(bits)).collect();
+        return rows(a, c, [n, k], |left, start| {
+            let mut sum: Vec<i64> = start.iter().map(|&bits| of_c.integer(bits)).collect();
+            for (&left, right) in left.iter().zip(right.chunks_exact(n)) {
+                let left = of_a.integer(left);
+                for (sum, &right) in sum.iter_mut().zip(right) {
+                    *sum += if rule == Rule::Xor { left ^ right } else { left * right };
+                }
+            }
+            let bounds = i64::from(i32::MIN)..=i64::from(i32::MAX);
+            let bits = |sum: i64| match rule {
+                Rule::Saturate => sum.clamp(*bounds.start(), *bounds.end()),
+                _ => sum,
             };
-            let sum = (0..k).fold(start, |sum, at| sum + product(at));
-            let sum = if rule == Rule::Saturate {
-                sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX))
-            } else {
-                sum
-            };
-            u64::from(sum as u32)
+            sum.into_iter().map(|sum| u64::from(bits(sum) as u32)).collect()
         });
     }
-    let left: Vec<f64> = a.iter().map(|&bits| of_a.element.real(bits)).collect();
-    let right: Vec<f64> = b.iter().map(|&bits| of_b.element.real(bits)).collect();
-    each(m, n, |row, column| {
-        let start = of_c.element.real(c[row * n + column]);
-        let sum =
-            (0..k).fold(start, |sum, at| left[row * k + at].mul_add(right[at * n + column], sum));
-        of_d.bits(sum)
+    let right: Vec<f64> = b.iter().map(|&bits| of_b.real(bits)).collect();
+    rows(a, c, [n, k], |left, start| {
+        let mut sum: Vec<f64> = start.iter().map(|&bits| of_c.real(bits)).collect();
+        for (&left, right) in left.iter().zip(right.chunks_exact(n)) {
+            let left = if negated { -of_a.real(left) } else { of_a.real(left) };
+            let pairs = sum.iter_mut().zip(right);
+            // Products of narrower elements are exact, so two operations round once, too.
+            if of_a == Element::F64 {
+                pairs.for_each(|(sum, &right)| *sum = left.mul_add(right, *sum));
+            } else {
+                pairs.for_each(|(sum, &right)| *sum += left * right);
+            }
+        }
+        sum.into_iter().map(|sum| of_d.bits(sum)).collect()
     })
 }
 
-fn each(rows: usize, columns: usize, value: impl Fn(usize, usize) -> u64) -> Vec<u64> {
-    (0..rows * columns).map(|index| value(index / columns, index % columns)).collect()
+/// The rows of D, each from a row of A and one of C.
+fn rows(
+    a: &[u64],
+    c: &[u64],
+    [n, k]: [usize; 2],
+    row: impl Fn(&[u64], &[u64]) -> Vec<u64>,
+) -> Vec<u64> {
+    a.chunks_exact(k).zip(c.chunks_exact(n)).flat_map(|(left, start)| row(left, start)).collect()
 }
 
 #[cfg(test)]

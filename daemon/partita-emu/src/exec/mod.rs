@@ -41,3 +41,4 @@ pub mod tensor;
 pub mod texture;
 pub mod trace;
 pub mod warp;
+pub mod warpgroup;

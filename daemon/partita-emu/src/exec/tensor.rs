@@ -1,4 +1,5 @@
-//! Matrix instructions of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`.
+//! Matrix instructions of a warp: `mma`, `wmma`, `ldmatrix`, `stmatrix`, `movmatrix`, and a warp's
+//! part of `wgmma`.
 //!
 //! All of them are `.aligned`. Decoding puts a wait for the whole warp before each, so all live
 //! lanes are active here. [`super::matrix`] has the arithmetic.
@@ -11,6 +12,7 @@ use super::rows::{LANES, lanes};
 use super::state::Core;
 use super::step::{Env, Trouble};
 use super::trace::AccessKind;
+use super::warpgroup::{self, GroupOp};
 
 /// Where a matrix lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -90,6 +92,8 @@ pub enum MatrixOp {
         /// A register for each matrix.
         sources: Vec<Source>,
     },
+    /// `wgmma.mma_async`
+    Group(Box<GroupOp>),
     /// `movmatrix.trans`
     Transpose {
         /// From here.
@@ -100,9 +104,18 @@ pub enum MatrixOp {
 }
 
 impl MatrixOp {
+    /// Cycles from its issue to the next of its warp.
+    pub fn cycles(&self) -> u32 {
+        match self {
+            MatrixOp::Group(op) => op.cycles(),
+            _ => 1,
+        }
+    }
+
     /// Tells the sources (`false`) and targets (`true`) of the operation, for the timing model.
     pub fn rows(&self, mut tell: impl FnMut(Source, bool), of: impl Fn(Target) -> Source) {
         let (sources, targets): (Vec<Source>, &[Target]) = match self {
+            MatrixOp::Group(op) => return op.rows(tell, of),
             MatrixOp::Multiply { sources, targets, .. } => (sources.concat(), targets),
             MatrixOp::Quads { sources, targets, .. } => (sources.concat(), targets),
             MatrixOp::Load { from, stride, targets, .. } => (vec![from.address, *stride], targets),
@@ -227,6 +240,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                 }
                 note(env, AccessKind::Store, &addresses, rows_mask(sources.len()), 16, pc);
             }
+            MatrixOp::Group(op) => warpgroup::execute(core, op, env, (w, mask, pc))?,
             MatrixOp::Transpose { source, target } => {
                 let matrix = matrix_of(&core.get_all(*source, w), false);
                 core.put_all(*target, w, mask, &lanes_of(&matrix, true));

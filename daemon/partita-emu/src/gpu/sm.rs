@@ -72,6 +72,9 @@ struct TeamTime {
     queued: bool,
 }
 
+/// Tensor cores of an SM; the number of a warp in its CTA decides which is its own.
+const TENSOR_CORES: usize = 4;
+
 /// Stands for a team in the queue: the CTA is done and its stores are acknowledged.
 const DRAINED: u16 = u16::MAX;
 
@@ -95,6 +98,8 @@ pub struct Sm {
     generations: Vec<u32>,
     queue: Turns,
     issue_free: u64,
+    /// When the tensor core of each part is free.
+    tensor_free: [u64; TENSOR_CORES],
     /// The slot and team that may have another turn at once.
     favoured: Option<(usize, usize)>,
     /// The beginning of that turn.
@@ -181,6 +186,7 @@ impl Sm {
             generations: Vec::new(),
             queue: Turns::default(),
             issue_free: 0,
+            tensor_free: [0; TENSOR_CORES],
             favoured: None,
             again: None,
             threads: 0,
@@ -496,6 +502,12 @@ impl Sm {
             let instructions = env.trace.counts.warp_instructions - counted;
             counted += instructions;
             let rounds = instructions.max(1).div_ceil(u64::from(segment.weight).max(1));
+            if segment.busy > 0 {
+                // A warp's products are made by the tensor core of its part of the SM.
+                let free = &mut self.tensor_free[team.first_warp % TENSOR_CORES];
+                cycles += free.saturating_sub(start + cycles * cycle).div_ceil(cycle);
+                *free = start + (cycles + rounds * u64::from(segment.busy)) * cycle;
+            }
             cycles += (rounds * u64::from(segment.cycles)).max(instructions.max(1))
                 + u64::from(segment.tail);
             // Short segments without memory run in one turn, up to the length of the longest

@@ -44,6 +44,8 @@ pub struct Segment {
     pub weight: u32,
     /// Cycles from the first to after the last issue.
     pub cycles: u32,
+    /// Cycles for which it keeps a tensor core.
+    pub busy: u32,
     /// Cycles after that until all its results are there.
     pub tail: u32,
     /// Classes of rows that it reads or writes.
@@ -164,12 +166,18 @@ impl Segments {
                     issue = issue.max(ready[bit]);
                 }
             }
+            let cycles = match inst.op {
+                Op::Matrix => program.matrix_ops[inst.imm as usize].cycles(),
+                _ => 1,
+            };
+            // The next product of a warp group adds to the last one without a wait.
+            let until = if cycles > 1 { cycles } else { latency(inst.op, &latencies) };
             if is_memory(inst) {
                 current.loads |= writes;
             } else {
                 for bit in 0..64 {
                     if writes >> bit & 1 == 1 {
-                        ready[bit] = issue + latency(inst.op, &latencies);
+                        ready[bit] = issue + until;
                     }
                 }
             }
@@ -180,7 +188,8 @@ impl Segments {
             current.repeats =
                 inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
             current.uses |= reads | writes;
-            now = if inst.op == Op::Sync { issue } else { issue + 1 };
+            current.busy += if cycles > 1 { cycles } else { 0 };
+            now = if inst.op == Op::Sync { issue } else { issue + cycles };
         }
         segments.close(&mut current, now, &ready, code.len());
         for segment in &mut segments.list {

@@ -81,9 +81,12 @@ softmax[(rows,)](Array(x), y, columns, BLOCK=512)
 powers = np.exp(x - x.max(axis=1, keepdims=True))
 assert np.allclose(y.read(), powers / powers.sum(axis=1, keepdims=True), rtol=1e-4, atol=1e-7)
 
-M, N, K = 70, 50, 90
+# Blocks of 64 rows are products of warp groups where the GPU has them.
+M, N, K = 170, 150, 190
 a, b = random.random((M, K), dtype=np.float32).astype(np.float16), random.random((K, N), dtype=np.float32).astype(np.float16)
-c = Array(np.zeros((M, N), np.float32))
-matmul[(triton.cdiv(M, 32), triton.cdiv(N, 32))](Array(a), Array(b), c, M, N, K, BM=32, BN=32, BK=32)
-assert np.allclose(c.read(), a.astype(np.float32) @ b.astype(np.float32), rtol=1e-3, atol=1e-3)
+for BM, BN, BK in [(32, 32, 32), (64, 64, 32), (128, 64, 64)]:
+    c = Array(np.zeros((M, N), np.float32))
+    compiled = matmul[(triton.cdiv(M, BM), triton.cdiv(N, BN))](Array(a), Array(b), c, M, N, K, BM=BM, BN=BN, BK=BK)
+    assert np.allclose(c.read(), a.astype(np.float32) @ b.astype(np.float32), rtol=1e-3, atol=1e-3)
+    print(f"blocks of {BM} by {BN}:", "wgmma" if "wgmma" in compiled.asm["ptx"] else "mma")
 print("PASSED")

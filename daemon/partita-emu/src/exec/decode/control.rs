@@ -42,6 +42,7 @@ impl Decoder<'_> {
             P::Mma | P::Wmma | P::Ldmatrix | P::Stmatrix | P::Movmatrix => {
                 self.matrix_operation(form, operands)
             }
+            P::Wgmma => self.warpgroup_operation(form, operands),
             P::Bar | P::Barrier => self.barrier(form, operands),
             P::Shfl => self.shuffle(form, operands),
             P::Vote => self.vote(form, operands),

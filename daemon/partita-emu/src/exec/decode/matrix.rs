@@ -36,7 +36,7 @@ const WMMA: [(Element, &[[usize; 3]]); 9] = [
     (Element::U8, WIDE),
 ];
 
-fn element(ty: Type) -> Option<Element> {
+pub(super) fn element(ty: Type) -> Option<Element> {
     Some(match ty {
         Type::B1 => Element::B1,
         Type::S4 => Element::S4,
@@ -56,7 +56,7 @@ fn element(ty: Type) -> Option<Element> {
 }
 
 /// `m16n8k16` in a spelling.
-fn shape(text: &str) -> Option<[usize; 3]> {
+pub(super) fn shape(text: &str) -> Option<[usize; 3]> {
     text.split('.').find_map(|word| {
         let (m, rest) = word.strip_prefix('m')?.split_once('n')?;
         let (n, k) = rest.split_once('k')?;
@@ -88,13 +88,17 @@ impl Decoder<'_> {
             P::Wmma => self.mma(form, operands, &WMMA)?,
             _ => self.rows_of_eight(form, operands)?,
         };
+        self.emit_matrix(op);
+        Ok(())
+    }
+
+    pub(super) fn emit_matrix(&mut self, op: MatrixOp) {
         // `.aligned`: the whole warp executes the instruction together.
         let all = Source::R32(self.constant32(Constant::Bits(0xffff_ffff)));
         self.warp(WarpKind::BarWarp, [Source::None; 3], all, false, Target::None, Target::None);
         self.program.matrix_ops.push(op);
         let index = self.program.matrix_ops.len() as i64 - 1;
         self.emit(Op::Matrix, 0, 0, 0, 0, index);
-        Ok(())
     }
 
     fn mma(
@@ -203,7 +207,7 @@ impl Decoder<'_> {
         given == own || repeats && given == 8 && given.is_multiple_of(own)
     }
 
-    fn fragment_sources(
+    pub(super) fn fragment_sources(
         &mut self,
         form: &Form,
         operand: Operand,
@@ -216,7 +220,7 @@ impl Decoder<'_> {
         parts.into_iter().map(|part| self.source(part, Self::fragment_type(fragment))).collect()
     }
 
-    fn fragment_targets(
+    pub(super) fn fragment_targets(
         &mut self,
         form: &Form,
         operand: Operand,

@@ -19,6 +19,7 @@ mod pressure;
 mod refuse;
 mod texture;
 mod variables;
+mod warpgroup;
 mod wide;
 
 use crate::exec::inst::{FRAME, Inst, LaneOp, NOWHERE, Op, Source, Target};

@@ -9,10 +9,9 @@ const CLUSTER: &str = "it needs a thread-block cluster, which the emulated GPU d
 const TENSOR_MAP: &str = "it needs a tensor map, which the emulated GPU does not know; copy with \
     `cp.async` or \
                           `cp.async.bulk`, or build the kernel for compute_80";
-const WARPGROUP: &str = "its tensor cores are those of one GPU model; build the kernel for \
-    compute_80, where the same \
-                         library uses `mma.sync`";
-const SPARSE: &str = "sparse matrices are not emulated; use the dense `mma`";
+const BLACKWELL: &str = "its tensor cores are those of Blackwell; build the kernel for compute_90a \
+    or compute_80, where the same library uses `wgmma` or `mma.sync`";
+const SPARSE: &str = "sparse matrices are not emulated; use the dense instruction";
 const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
 const OTHER: &str = "build the kernel without it, or run it on a GPU";
 
@@ -20,7 +19,8 @@ const OTHER: &str = "build the kernel without it, or run it on a GPU";
 fn remedy(form: &Form, text: &str) -> &'static str {
     let cluster = form.has(Mod::Cluster) || form.has(Mod::Multicast);
     match form.op {
-        P::Wgmma | P::Tcgen05 => WARPGROUP,
+        P::Wgmma if text.contains(".sp.") => SPARSE,
+        P::Tcgen05 => BLACKWELL,
         P::Tensormap => TENSOR_MAP,
         P::Cp if form.has(Mod::Tensor) => TENSOR_MAP,
         P::Mapa | P::Getctarank | P::Clusterlaunchcontrol => CLUSTER,
