@@ -5,7 +5,7 @@
 //! attributes at its start, most of which state that an optional feature exists, and treats an
 //! error for any of them as the device's failure.
 
-use partita_model::{Bytes, DeviceFacts, DeviceKind};
+use partita_model::{Bytes, DeviceFacts};
 
 /// The reported place of the first device: domain, bus, device. Further devices are on the
 /// following buses.
@@ -58,7 +58,7 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         92..=94 | 122 | 123 => 1, // …STREAM_MEM_OPS, 64-bit ones, WAIT_VALUE_NOR
         95 => 1,                  // COOPERATIVE_LAUNCH
         // TENSOR_MAP_ACCESS_SUPPORTED
-        127 => i32::from(facts.kind == DeviceKind::Cuda && facts.compute_capability.major >= 9),
+        127 => i32::from(facts.compute_capability.major >= 9),
         97 => bytes(facts.shared_per_cta_optin),
         102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         106 => number(facts.ctas_per_sm),

@@ -228,7 +228,10 @@ fn the_catalogue_is_the_documents() {
 /// What only a GPU does, as a kernel's body, and why it is refused.
 const REFUSED: [(&str, &str); 6] = [
     ("a tensor core of Blackwell", "tcgen05.fence::before_thread_sync;"),
-    ("a copy by tensor map", "cp.async.bulk.prefetch.tensor.1d.L2.global.tile [%d0, {%r0}];"),
+    (
+        "a copy of columns by tensor map",
+        "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d0, {%r0, %r0, %r0}], {%h0};",
+    ),
     ("a cluster's barrier", "barrier.cluster.arrive;"),
     (
         "a launch from the device",
@@ -255,7 +258,7 @@ fn refusals_are_the_documents() {
              .extern .func __cudaCDP2LaunchDeviceV2(.param .b64 a);\n\
              .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible \
              .entry odd() {{\n\
-             .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
+             .reg .b16 %h<1>; .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
         );
         let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
         gpu.reserve(WindowId(1), BYTES).unwrap();

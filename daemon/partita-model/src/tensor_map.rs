@@ -233,12 +233,94 @@ impl TensorMapSpec {
         map
     }
 
+    /// The parameters of a map of an emulated GPU, which need not fit each other; `None` for bytes
+    /// that are none.
+    #[must_use]
+    pub fn unpacked(map: &TensorMap) -> Option<Self> {
+        let (mark, rest) = map.split_first_chunk()?;
+        let mut bytes = Bytes { rest };
+        let [data_type, rank, _, _] = bytes.take()?;
+        let address = DeviceAddress(u64::from_le_bytes(bytes.take()?));
+        let mut extents = [0; MAX_RANK];
+        for (dimension, extent) in extents.iter_mut().enumerate() {
+            let less = u64::from(u32::from_le_bytes(bytes.take()?));
+            *extent = if dimension < usize::from(rank) { less + 1 } else { 0 };
+        }
+        let mut strides = [0; MAX_RANK - 1];
+        for stride in &mut strides {
+            *stride = u64::from_le_bytes(bytes.take()?);
+        }
+        let element_strides = bytes.take::<MAX_RANK>()?.map(u32::from);
+        let [interleave, swizzle, promotion, fill, part] = bytes.take()?;
+        let part = match part {
+            0 => TensorPart::Tiled { extents: [(); MAX_RANK].map(|()| bytes.short()) },
+            1 => TensorPart::Columns {
+                lower: [(); MAX_RANK - 2].map(|()| bytes.signed()),
+                upper: [(); MAX_RANK - 2].map(|()| bytes.signed()),
+                channels: bytes.short(),
+                pixels: bytes.short(),
+            },
+            2 => TensorPart::Wide {
+                lower: bytes.signed(),
+                upper: bytes.signed(),
+                channels: bytes.short(),
+                pixels: bytes.short(),
+                mode: bytes.short(),
+            },
+            _ => return None,
+        };
+        let [data_type, rank, interleave, swizzle, promotion, fill] =
+            [data_type, rank, interleave, swizzle, promotion, fill].map(u32::from);
+        let known = *mark == MARK;
+        known.then_some(Self {
+            data_type,
+            rank,
+            address,
+            extents,
+            strides,
+            element_strides,
+            part,
+            interleave,
+            swizzle,
+            promotion,
+            fill,
+        })
+    }
+
+    /// Bytes of an element; 0 for packed types and for those that are not known.
+    #[must_use]
+    pub fn element_bytes(&self) -> u64 {
+        ELEMENT_BYTES.get(self.data_type as usize).copied().unwrap_or(0)
+    }
+
     /// A map of an emulated GPU with another address; `None` for bytes that are none.
     #[must_use]
     pub fn moved(map: &TensorMap, address: DeviceAddress) -> Option<TensorMap> {
         let mut map = *map;
         map[ADDRESS..ADDRESS + 8].copy_from_slice(&address.0.to_le_bytes());
         map.starts_with(&MARK).then_some(map)
+    }
+}
+
+/// The bytes of a map that are still to be read.
+struct Bytes<'a> {
+    rest: &'a [u8],
+}
+
+impl Bytes<'_> {
+    fn take<const COUNT: usize>(&mut self) -> Option<[u8; COUNT]> {
+        let (taken, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*taken)
+    }
+
+    /// 0 past the end.
+    fn short(&mut self) -> u32 {
+        self.take().map_or(0, |bytes| u16::from_le_bytes(bytes).into())
+    }
+
+    fn signed(&mut self) -> i32 {
+        self.take().map_or(0, |bytes| i16::from_le_bytes(bytes).into())
     }
 }
 
@@ -327,5 +409,10 @@ mod tests {
         let there = TensorMapSpec { address: DeviceAddress(0x2000), ..tiles() }.packed();
         assert_eq!(TensorMapSpec::moved(&map, DeviceAddress(0x2000)), Some(there));
         assert_eq!(TensorMapSpec::moved(&[0; TENSOR_MAP_BYTES], DeviceAddress(0)), None);
+        let part = TensorPart::Wide { lower: -5, upper: 5, channels: 16, pixels: 8, mode: 1 };
+        for spec in [tiles(), columns(), TensorMapSpec { part, ..columns() }] {
+            assert_eq!(TensorMapSpec::unpacked(&spec.packed()), Some(spec));
+        }
+        assert_eq!(TensorMapSpec::unpacked(&[0; TENSOR_MAP_BYTES]), None);
     }
 }

@@ -1,4 +1,4 @@
-// Tensor maps of every kind: made, given another address, and refused. On an emulated GPU, which makes none, every call says so.
+// Tensor maps of every kind: made, given another address, and refused. On a GPU without them every call says so.
 #include <cuda.h>
 
 #include <cstdio>

@@ -96,7 +96,7 @@ fn an_unmodified_program_adds_vectors_on_the_real_backend() {
     assert_eq!(failure(&output), None);
 }
 
-/// What the daemon has found out about the driver, and tensor maps, which only the driver can make.
+/// What the daemon has found out about the driver, and tensor maps, which its driver makes.
 #[test]
 fn limits_are_named_and_tensor_maps_are_made() {
     let daemon = Daemon::on_emulated_driver(SWITCHES, POLICY);
@@ -105,9 +105,11 @@ fn limits_are_named_and_tensor_maps_are_made() {
     let program = toolchain::driver_program("tensor_maps");
     let output = daemon.run(&program).output().expect("partita can be started");
     assert_eq!(failure(&output), None);
-    let emulated = Daemon::start("emu");
-    let output = emulated.run(&program).output().expect("partita can be started");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "NONE\n", "{output:?}");
+    for (device, said) in [("emu", "PASSED\n"), ("emu:a100,capability=8.0", "NONE\n")] {
+        let emulated = Daemon::start(device);
+        let output = emulated.run(&program).output().expect("partita can be started");
+        assert_eq!(String::from_utf8_lossy(&output.stdout), said, "{output:?}");
+    }
 }
 
 /// The driver would write it to the standard output of its own process.

@@ -95,7 +95,8 @@ pub fn execute(
     Ok(())
 }
 
-fn reduce(kind: AtomicKind, ty: AtomicType, new: &mut [u8], old: &[u8]) {
+/// Combines the elements of a piece with those that are there.
+pub(super) fn reduce(kind: AtomicKind, ty: AtomicType, new: &mut [u8], old: &[u8]) {
     let size = ty.bytes() as usize;
     let none = Source::None;
     let op = AtomicOp {

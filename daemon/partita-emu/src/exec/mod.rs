@@ -38,6 +38,8 @@ pub mod step;
 pub mod system;
 pub mod team;
 pub mod tensor;
+pub mod tensor_copy;
+pub mod tensormap;
 pub mod texture;
 pub mod trace;
 pub mod warp;

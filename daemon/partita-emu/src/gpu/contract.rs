@@ -7,8 +7,9 @@ use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES}
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Counting, Device, DeviceError, Event,
     Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Reading, Relocation, ResidencyTrace,
-    SmallWindow, Textures, Work,
+    SmallWindow, TensorMaps, Textures, Work,
 };
+use partita_model::tensor_map::{TensorMap, TensorMapSpec};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, MemoryAccess, ModuleId,
@@ -239,6 +240,10 @@ impl Device for EmulatedGpu {
         self.memory.resident(window)
     }
 
+    fn tensor_maps(&self) -> Option<&dyn TensorMaps> {
+        Some(self)
+    }
+
     fn relocation(&mut self) -> Option<&mut dyn Relocation> {
         Some(self)
     }
@@ -346,6 +351,30 @@ impl Textures for EmulatedGpu {
 
     fn destroy_texture(&mut self, window: WindowId, texture: u64) -> Result<(), DeviceError> {
         self.memory.destroy_texture(window, texture)
+    }
+}
+
+impl TensorMaps for EmulatedGpu {
+    fn tensor_map(&self, spec: &TensorMapSpec) -> Result<TensorMap, DeviceError> {
+        spec.check().map_err(|error| DeviceError::BadValue(error.to_string()))?;
+        let unknown = match spec {
+            _ if self.facts.compute_capability.major < 9 => "GPUs before capability 9.0",
+            _ if spec.element_bytes() == 0 => "packed elements of 4 or 6 bits",
+            _ if spec.interleave != 0 => "interleaved tensors",
+            _ if spec.swizzle > 3 => "swizzling of pieces of 32 or 64 bytes",
+            _ => return Ok(spec.packed()),
+        };
+        Err(DeviceError::Unsupported(format!("tensor maps of {unknown} are not emulated")))
+    }
+
+    fn moved_tensor_map(
+        &self,
+        map: &TensorMap,
+        address: DeviceAddress,
+    ) -> Result<TensorMap, DeviceError> {
+        let none = || DeviceError::BadValue("these bytes are no tensor map".to_owned());
+        let spec = TensorMapSpec::unpacked(map).ok_or_else(none)?;
+        self.tensor_map(&TensorMapSpec { address, ..spec })
     }
 }
 

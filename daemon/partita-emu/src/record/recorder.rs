@@ -5,7 +5,7 @@ use crate::EmulatedGpu;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confining, Counting, Device, DeviceError, Event, Gating,
     GridSpec, Guards, Horizon, HostMemory, HostSpan, Reading, Relocation, ResidencyTrace,
-    SmallWindow, Textures, Work,
+    SmallWindow, TensorMaps, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -406,6 +406,10 @@ impl Device for Recorder {
 
     fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
         Some(self)
+    }
+
+    fn tensor_maps(&self) -> Option<&dyn TensorMaps> {
+        self.device.tensor_maps()
     }
 
     fn confining(&mut self) -> Option<&mut dyn Confining> {

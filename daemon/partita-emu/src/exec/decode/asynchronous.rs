@@ -1,11 +1,14 @@
-//! Mbarriers and bulk copies.
+//! Mbarriers, bulk copies and copies by tensor maps.
 
 use super::{Decoder, Result};
 use crate::exec::asynchronous::AsyncOp;
 use crate::exec::bulk::{BulkKind, BulkOp};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::mbarrier::{MbarrierKind, MbarrierOp, pending_count};
-use partita_ptx::{Form, Mod, Op as P, Operand, Space as PtxSpace, Type};
+use crate::exec::tensor_copy::{CopyKind, TensorCopy};
+use crate::exec::tensormap::{Field, ReplaceOp};
+use partita_model::tensor_map::MAX_RANK;
+use partita_ptx::{Base, Form, Mod, Op as P, Operand, Space as PtxSpace, Type, Version};
 
 impl Decoder<'_> {
     fn emit_async(&mut self, op: AsyncOp) {
@@ -80,8 +83,11 @@ impl Decoder<'_> {
                 _ => None,
             })
             .collect();
-        if form.has(Mod::Tensor) || form.has(Mod::Multicast) {
+        if form.has(Mod::Multicast) {
             return self.unsupported(form);
+        }
+        if form.has(Mod::Tensor) {
+            return self.tensor_copy(form, &spaces, operands);
         }
         if form.has(Mod::CommitGroup) || form.has(Mod::WaitGroup) || form.has(Mod::Prefetch) {
             self.emit(Op::Nop, 0, 0, 0, 0, 0);
@@ -105,6 +111,107 @@ impl Decoder<'_> {
         };
         let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
         self.emit_async(AsyncOp::Bulk(BulkOp { kind, to, from, bytes }));
+        Ok(())
+    }
+
+    /// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor` and `cp.async.bulk.prefetch.tensor` of
+    /// tiles.
+    fn tensor_copy(
+        &mut self,
+        form: &Form,
+        spaces: &[PtxSpace],
+        operands: &[Operand],
+    ) -> Result<()> {
+        // Columns, and rows that a list gathers, are other modes.
+        let text = self.module.text(form.text);
+        if text.contains(".im2col") || text.contains(".tile::") {
+            return self.unsupported(form);
+        }
+        let (tensor, shared, kind) = match (spaces, operands) {
+            ([PtxSpace::Global], [_, ..]) if form.has(Mod::Prefetch) => {
+                self.emit(Op::Nop, 0, 0, 0, 0, 0);
+                return Ok(());
+            }
+            (
+                [PtxSpace::SharedCluster | PtxSpace::SharedCta, PtxSpace::Global],
+                [to, tensor, mbarrier, ..],
+            ) => {
+                let mbarrier = self.whole_address(*mbarrier)?;
+                (*tensor, *to, CopyKind::ToShared { mbarrier })
+            }
+            ([PtxSpace::Global, PtxSpace::SharedCta], [tensor, from, ..]) => {
+                let kind = match (form.has(Mod::Reduce), Self::atomic_kind(form)) {
+                    (true, Some(kind)) => CopyKind::Reduce(kind),
+                    (true, None) => return self.unsupported(form),
+                    (false, _) => CopyKind::ToGlobal,
+                };
+                (*tensor, *from, kind)
+            }
+            _ => return self.unsupported(form),
+        };
+        let Operand::Tuple(parts) = tensor else { return self.unsupported(form) };
+        let &[map, at] = self.scope().body.operands(parts) else { return self.unsupported(form) };
+        let at = self.elements(at);
+        let mut coordinates = [Source::None; MAX_RANK];
+        if at.len() > MAX_RANK {
+            return self.unsupported(form);
+        }
+        for (coordinate, operand) in coordinates.iter_mut().zip(&at) {
+            *coordinate = self.source(*operand, Type::S32)?;
+        }
+        let map = match map {
+            Operand::RegPlus(reg, offset) => {
+                self.whole_address(Operand::Mem(Base::Reg(reg), offset))?
+            }
+            _ => self.source(map, Type::U64)?,
+        };
+        let shared = self.whole_address(shared)?;
+        let rank = at.len();
+        self.emit_async(AsyncOp::Tensor(TensorCopy { kind, map, shared, coordinates, rank }));
+        Ok(())
+    }
+
+    /// `tensormap.replace` and `tensormap.cp_fenceproxy`.
+    pub(super) fn tensormap(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        let words: Vec<&str> = self.module.text(form.text).split('.').collect();
+        if let (["tensormap", "cp_fenceproxy", ..], [to, from, bytes]) = (&words[..], operands) {
+            let bytes = self.source(*bytes, Type::U32)?;
+            let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
+            self.emit_async(AsyncOp::Bulk(BulkOp { kind: BulkKind::ToGlobal, to, from, bytes }));
+            return Ok(());
+        }
+        let (["tensormap", "replace", "tile", field, ..], [map, rest @ ..]) =
+            (&words[..], operands)
+        else {
+            return self.unsupported(form);
+        };
+        let (ordinal, value) = match *rest {
+            [Operand::Int(ordinal), value] => (ordinal as usize, value),
+            [value] => (0, value),
+            _ => return self.unsupported(form),
+        };
+        // Since PTX 8.5 strides are bytes; before, their lowest four bits were left out.
+        let unit = if self.module.version >= (Version { major: 8, minor: 5 }) { 1 } else { 16 };
+        let (field, ty, limit) = match *field {
+            "global_address" => (Field::GlobalAddress, Type::B64, 1),
+            "rank" => (Field::Rank, Type::B32, 1),
+            "box_dim" => (Field::BoxDim(ordinal), Type::B32, MAX_RANK),
+            "global_dim" => (Field::GlobalDim(ordinal), Type::B32, MAX_RANK),
+            "global_stride" => (Field::GlobalStride(ordinal, unit), Type::B64, MAX_RANK - 1),
+            "element_stride" => (Field::ElementStride(ordinal), Type::B32, MAX_RANK),
+            "elemtype" => (Field::Elemtype, Type::B32, 1),
+            "interleave_layout" => (Field::InterleaveLayout, Type::B32, 1),
+            "swizzle_mode" => (Field::SwizzleMode, Type::B32, 1),
+            "fill_mode" => (Field::FillMode, Type::B32, 1),
+            _ => return self.unsupported(form),
+        };
+        if ordinal >= limit {
+            return self.unsupported(form);
+        }
+        let space = self.space_at(form, *map)?;
+        let address = self.whole_address(*map)?;
+        let value = self.source(value, ty)?;
+        self.emit_async(AsyncOp::Replace(ReplaceOp { field, space, address, value }));
         Ok(())
     }
 }

@@ -36,6 +36,7 @@ impl Decoder<'_> {
             P::Cp if form.has(Mod::Bulk) => self.bulk_copy(form, operands),
             P::Cp if form.has(Mod::Async) => self.async_copy(form, operands),
             P::Mbarrier => self.mbarrier(form, operands),
+            P::Tensormap => self.tensormap(form, operands),
             P::Tex | P::Tld4 | P::Txq | P::Suld | P::Sust | P::Sured | P::Suq => {
                 self.texture_operation(form, operands)
             }

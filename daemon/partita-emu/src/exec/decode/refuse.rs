@@ -6,9 +6,8 @@ use partita_ptx::{Form, FuncId, Mod, Op as P, Space as PtxSpace};
 const CLUSTER: &str = "it needs a thread-block cluster, which the emulated GPU does not have; \
     launch without one, or \
                        build the kernel for compute_80";
-const TENSOR_MAP: &str = "it needs a tensor map, which the emulated GPU does not know; copy with \
-    `cp.async` or \
-                          `cp.async.bulk`, or build the kernel for compute_80";
+const TENSOR_MAP: &str = "tensor maps are emulated for tiles only; copy tiles, or build the kernel \
+    for compute_80";
 const BLACKWELL: &str = "its tensor cores are those of Blackwell; build the kernel for compute_90a \
     or compute_80, where the same library uses `wgmma` or `mma.sync`";
 const SPARSE: &str = "sparse matrices are not emulated; use the dense instruction";

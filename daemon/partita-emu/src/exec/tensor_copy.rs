@@ -1,0 +1,275 @@
+//! Copies of tiles of tensors by tensor maps (PTX ISA, "cp.async.bulk.tensor",
+//! "cp.reduce.async.bulk.tensor", "Tensors"), between global memory and the CTA's own shared memory.
+//!
+//! A map is the emulated GPU's own form ([`TensorMapSpec::packed`]). Each copy reads it and checks
+//! its parameters, because programs may write maps. A copy is done at once. Bytes outside of the
+//! tensor count among those that an mbarrier waits for.
+
+use super::access::{read_bytes, write_bytes};
+use super::bulk;
+use super::inst::{AtomicKind, AtomicType, Source, Space};
+use super::mbarrier;
+use super::rows::lanes;
+use super::state::Core;
+use super::step::{Env, Trouble};
+use super::trace::AccessKind;
+use partita_device::FaultKind;
+use partita_model::tensor_map::{MAX_RANK, TENSOR_MAP_BYTES, TensorMapSpec, TensorPart};
+
+/// Where a copy goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CopyKind {
+    /// From global to shared memory. An mbarrier then counts the bytes.
+    ToShared {
+        /// The mbarrier's address in shared memory.
+        mbarrier: Source,
+    },
+    /// From shared to global memory.
+    ToGlobal,
+    /// A reduction from shared memory into global memory.
+    Reduce(AtomicKind),
+}
+
+/// Side table of [`super::inst::Op::Async`].
+#[derive(Clone, Copy, Debug)]
+pub struct TensorCopy {
+    /// Which way.
+    pub kind: CopyKind,
+    /// The map's generic address.
+    pub map: Source,
+    /// The tile in shared memory.
+    pub shared: Source,
+    /// The tile's first element, the innermost dimension first.
+    pub coordinates: [Source; MAX_RANK],
+    /// The number of coordinates.
+    pub rank: usize,
+}
+
+/// Bytes that swizzling keeps together.
+const PIECE: usize = 16;
+/// A tile in shared memory lies on a multiple of this many bytes, a map on half as many.
+const TILE_ALIGNMENT: u64 = 128;
+
+/// Warp, lane, instruction.
+type Site = (usize, usize, usize);
+type Outcome<T> = Result<T, Box<Trouble>>;
+
+fn trouble(site: Site, kind: FaultKind, address: u64, detail: String) -> Box<Trouble> {
+    let (warp, lane, pc) = site;
+    Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
+}
+
+/// Carries a copy out for the threads of a warp, one after the other.
+pub fn execute(
+    core: &mut Core<'_>,
+    op: &TensorCopy,
+    env: &mut Env<'_>,
+    (w, mask, pc): (usize, u32, usize),
+) -> Outcome<()> {
+    for lane in lanes(mask) {
+        let site = (w + core.first_warp, lane, pc);
+        let map = core.get(op.map, w, lane);
+        let spec = checked(env, site, map, op.rank)?;
+        let shared = Space::Shared.generic(core.get(op.shared, w, lane));
+        if !shared.is_multiple_of(TILE_ALIGNMENT) {
+            let detail = "a tile of a tensor that is not aligned to 128 bytes".to_owned();
+            return Err(trouble(site, FaultKind::MisalignedAddress, shared, detail));
+        }
+        let first = op.coordinates.map(|at| i64::from(core.get(at, w, lane) as u32 as i32));
+        let tile = Tile::new(&spec, first, shared)
+            .ok_or_else(|| not_for(site, map, "it is of another kind"))?;
+        let bytes = tile.copy(env, site, op.kind, map)?;
+        if let CopyKind::ToShared { mbarrier } = op.kind {
+            let at = Space::Shared.generic(core.get(mbarrier, w, lane));
+            mbarrier::complete(env, site, at, bytes)?;
+        }
+        match op.kind {
+            CopyKind::ToShared { .. } => env.trace.counts.global_loads += 1,
+            CopyKind::ToGlobal => env.trace.counts.global_stores += 1,
+            CopyKind::Reduce(_) => env.trace.counts.atomics += 1,
+        }
+    }
+    Ok(())
+}
+
+fn not_for(site: Site, map: u64, why: &str) -> Box<Trouble> {
+    let detail = format!("a tensor map that is not for this instruction: {why}");
+    trouble(site, FaultKind::IllegalInstruction, map, detail)
+}
+
+/// The map at a generic address, unchecked.
+pub(super) fn map_at(env: &mut Env<'_>, site: Site, address: u64) -> Outcome<TensorMapSpec> {
+    if !address.is_multiple_of(TILE_ALIGNMENT / 2) {
+        let detail = "a tensor map that is not aligned to 64 bytes".to_owned();
+        return Err(trouble(site, FaultKind::MisalignedAddress, address, detail));
+    }
+    let mut map = [0; TENSOR_MAP_BYTES];
+    for (piece, at) in map.as_chunks_mut::<PIECE>().0.iter_mut().zip(0_u64..) {
+        read_bytes(env, site, address + at * PIECE as u64, piece)?;
+    }
+    TensorMapSpec::unpacked(&map)
+        .ok_or_else(|| not_for(site, address, "there is none at its address"))
+}
+
+/// The map for a tile of as many dimensions.
+fn checked(env: &mut Env<'_>, site: Site, address: u64, rank: usize) -> Outcome<TensorMapSpec> {
+    let spec = map_at(env, site, address)?;
+    spec.check().map_err(|error| not_for(site, address, &error.to_string()))?;
+    if spec.rank as usize != rank {
+        let why = format!("it has {} dimensions and the instruction {rank}", spec.rank);
+        return Err(not_for(site, address, &why));
+    }
+    Ok(spec)
+}
+
+/// A tile of a tensor and its place in shared memory.
+struct Tile<'a> {
+    spec: &'a TensorMapSpec,
+    first: [i64; MAX_RANK],
+    /// Elements that are copied along each dimension.
+    counts: [u32; MAX_RANK],
+    shared: u64,
+    element: usize,
+    /// Bits of the number of a row of 128 bytes that are mixed into the number of a piece.
+    mixed: u64,
+}
+
+impl<'a> Tile<'a> {
+    fn new(spec: &'a TensorMapSpec, first: [i64; MAX_RANK], shared: u64) -> Option<Self> {
+        let TensorPart::Tiled { extents } = spec.part else { return None };
+        let mut counts = [1; MAX_RANK];
+        for (dimension, count) in counts.iter_mut().enumerate().take(spec.rank as usize) {
+            // Without interleaving, the innermost dimension is copied whole.
+            let step = if dimension == 0 { 1 } else { spec.element_strides[dimension] };
+            *count = extents[dimension].div_ceil(step.max(1));
+        }
+        let element = spec.element_bytes() as usize;
+        let mixed = [0, 1, 3, 7].get(spec.swizzle as usize).copied()?;
+        let known = element > 0 && spec.interleave == 0;
+        known.then_some(Tile { spec, first, counts, shared, element, mixed })
+    }
+
+    /// Copies all rows, and returns the bytes of the tile.
+    fn copy(&self, env: &mut Env<'_>, site: Site, kind: CopyKind, map: u64) -> Outcome<u64> {
+        let rows: u64 = self.counts[1..].iter().map(|&count| u64::from(count)).product();
+        let row_bytes = self.counts[0] as usize * self.element;
+        for row in 0..rows {
+            let start = self.row(row);
+            let at = self.shared + row * row_bytes as u64;
+            self.copy_row(env, (site, kind, map), start, (at, row_bytes))?;
+        }
+        Ok(rows * row_bytes as u64)
+    }
+
+    /// The global address of element 0 of a row; `None` for a row outside of the tensor.
+    fn row(&self, number: u64) -> Option<u64> {
+        let (mut rest, mut address) = (number, self.spec.address.0);
+        for dimension in 1..self.spec.rank as usize {
+            let count = u64::from(self.counts[dimension]);
+            let step = i64::from(self.spec.element_strides[dimension]);
+            let at = self.first[dimension] + (rest % count) as i64 * step;
+            rest /= count;
+            let at = u64::try_from(at).ok().filter(|&at| at < self.spec.extents[dimension])?;
+            address = address.wrapping_add(at.wrapping_mul(self.spec.strides[dimension - 1]));
+        }
+        Some(address)
+    }
+
+    fn copy_row(
+        &self,
+        env: &mut Env<'_>,
+        (site, kind, map): (Site, CopyKind, u64),
+        start: Option<u64>,
+        (shared, bytes): (u64, usize),
+    ) -> Outcome<()> {
+        let per = PIECE / self.element;
+        let inside = |element: i64| {
+            let known = u64::try_from(element).ok().filter(|&at| at < self.spec.extents[0]);
+            known.zip(start).map(|(at, start)| start.wrapping_add(at * self.element as u64))
+        };
+        let into_shared = matches!(kind, CopyKind::ToShared { .. });
+        let (mut low, mut high) = (u64::MAX, 0);
+        for number in 0..bytes / PIECE {
+            let at = shared + (number * PIECE) as u64;
+            let at = at ^ (at >> 7 & self.mixed) << 4;
+            let mut piece = [0; PIECE];
+            if !into_shared {
+                read_bytes(env, site, at, &mut piece)?;
+            }
+            let first = self.first[0] + (number * per) as i64;
+            let places: Vec<Option<u64>> =
+                (0..per).map(|part| inside(first + part as i64)).collect();
+            for place in places.iter().flatten() {
+                low = low.min(*place);
+                high = high.max(place + self.element as u64);
+            }
+            // A whole piece is one access where its address allows it.
+            let whole = places.iter().all(Option::is_some)
+                && places[0].is_some_and(|place| place.is_multiple_of(PIECE as u64));
+            let size = if whole { PIECE } else { self.element };
+            for (part, value) in piece.chunks_exact_mut(size).enumerate() {
+                match places[part] {
+                    Some(place) => self.element(env, (site, kind, map), place, value)?,
+                    None if into_shared => self.fill(value),
+                    None => {}
+                }
+            }
+            if into_shared {
+                write_bytes(env, site, at, &piece)?;
+            }
+        }
+        if low < high {
+            let kind = if into_shared { AccessKind::LoadPastL1 } else { AccessKind::Store };
+            env.trace.range(kind, low, high, site.2);
+        }
+        Ok(())
+    }
+
+    /// One access of global memory.
+    fn element(
+        &self,
+        env: &mut Env<'_>,
+        (site, kind, map): (Site, CopyKind, u64),
+        place: u64,
+        value: &mut [u8],
+    ) -> Outcome<()> {
+        match kind {
+            CopyKind::ToShared { .. } => read_bytes(env, site, place, value),
+            CopyKind::ToGlobal => write_bytes(env, site, place, value),
+            CopyKind::Reduce(kind) => {
+                let ty = atomic_type(self.spec.data_type)
+                    .ok_or_else(|| not_for(site, map, "its elements have no reductions"))?;
+                let mut old = [0; PIECE];
+                let old = &mut old[..value.len()];
+                read_bytes(env, site, place, old)?;
+                bulk::reduce(kind, ty, value, old);
+                write_bytes(env, site, place, value)
+            }
+        }
+    }
+
+    /// An element outside of the tensor: 0, or a number that is none.
+    fn fill(&self, value: &mut [u8]) {
+        if self.spec.fill == 1 {
+            value.fill(0xff);
+            if let Some(last) = value.last_mut() {
+                *last = 0x7f;
+            }
+        }
+    }
+}
+
+/// The type of reductions, by `CUtensorMapDataType`.
+fn atomic_type(data_type: u32) -> Option<AtomicType> {
+    Some(match data_type {
+        2 => AtomicType::U32,
+        3 => AtomicType::S32,
+        4 => AtomicType::U64,
+        5 => AtomicType::S64,
+        6 => AtomicType::F16,
+        7 | 10 => AtomicType::F32,
+        8 => AtomicType::F64,
+        9 => AtomicType::Bf16,
+        _ => return None,
+    })
+}

@@ -1,0 +1,313 @@
+//! Copies by tensor maps against copies element by element, which know nothing of rows and pieces.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+#![expect(clippy::cast_possible_truncation, reason = "small numbers")]
+
+use partita_emu::direct::{Argument, DirectError, Form, Run, run};
+use partita_emu::{Options, Spec, Timing};
+use partita_model::tensor_map::{MAX_RANK, TensorMapSpec, TensorPart};
+use partita_model::{DeviceAddress, Dim3};
+
+/// Bytes of shared memory that a tile may take.
+const ROOM: usize = 16 << 10;
+
+#[derive(Clone, Debug)]
+struct Case {
+    spec: TensorMapSpec,
+    first: Vec<i32>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    Load,
+    Store,
+    Add,
+}
+
+/// A tensor of `extents` without gaps but for the innermost dimension, which ends at 16 bytes.
+fn case(data_type: u32, extents: &[u64], tile: &[u32], first: &[i32]) -> Case {
+    let rank = extents.len();
+    let mut spec = TensorMapSpec {
+        data_type,
+        rank: rank as u32,
+        address: DeviceAddress(0),
+        extents: [0; MAX_RANK],
+        strides: [0; MAX_RANK - 1],
+        element_strides: [1; MAX_RANK],
+        part: TensorPart::Tiled { extents: [0; MAX_RANK] },
+        interleave: 0,
+        swizzle: 0,
+        promotion: 0,
+        fill: 0,
+    };
+    spec.extents[..rank].copy_from_slice(extents);
+    let mut stride = (extents[0] * spec.element_bytes()).next_multiple_of(16);
+    for (dimension, extent) in extents.iter().enumerate().skip(1) {
+        spec.strides[dimension - 1] = stride;
+        stride *= extent;
+    }
+    let mut whole = [0; MAX_RANK];
+    whole[..rank].copy_from_slice(tile);
+    spec.part = TensorPart::Tiled { extents: whole };
+    Case { spec, first: first.to_vec() }
+}
+
+impl Case {
+    fn with(mut self, change: impl Fn(&mut TensorMapSpec)) -> Self {
+        change(&mut self.spec);
+        self
+    }
+
+    fn rank(&self) -> usize {
+        self.spec.rank as usize
+    }
+
+    fn tensor_bytes(&self) -> usize {
+        let rank = self.rank();
+        match rank {
+            1 => (self.spec.extents[0] * self.spec.element_bytes()).next_multiple_of(16) as usize,
+            _ => (self.spec.extents[rank - 1] * self.spec.strides[rank - 2]) as usize,
+        }
+    }
+
+    /// For each element of the tile: its place in shared memory, and in the tensor if it is inside.
+    fn elements(&self) -> Vec<(usize, Option<usize>)> {
+        let TensorPart::Tiled { extents } = self.spec.part else { panic!("a tile") };
+        let size = self.spec.element_bytes() as usize;
+        let mut tile = vec![vec![]];
+        for dimension in (0..self.rank()).rev() {
+            let step = if dimension == 0 { 1 } else { self.spec.element_strides[dimension] };
+            let steps: Vec<u32> = (0..extents[dimension]).step_by(step as usize).collect();
+            tile = tile
+                .iter()
+                .flat_map(|outer: &Vec<u32>| {
+                    steps.iter().map(move |&at| [outer.as_slice(), &[at]].concat())
+                })
+                .collect();
+        }
+        let places = tile.iter().enumerate().map(|(index, steps)| {
+            let byte = index * size;
+            let mixed = match self.spec.swizzle {
+                1 => byte ^ (byte >> 7 & 1) << 4,
+                2 => byte ^ (byte >> 7 & 3) << 4,
+                3 => byte ^ (byte >> 7 & 7) << 4,
+                _ => byte,
+            };
+            let mut place = Some(0);
+            for (outer, &step) in steps.iter().enumerate() {
+                let dimension = self.rank() - 1 - outer;
+                let at = i64::from(self.first[dimension]) + i64::from(step);
+                let stride = match dimension {
+                    0 => size as u64,
+                    _ => self.spec.strides[dimension - 1],
+                };
+                let inside = (0..self.spec.extents[dimension].cast_signed()).contains(&at);
+                place = place.filter(|_| inside).map(|place| place + at as usize * stride as usize);
+            }
+            (mixed, place)
+        });
+        places.collect()
+    }
+
+    fn kernel(&self, way: Way, bytes: usize) -> String {
+        let list: Vec<String> = self.first.iter().map(|at| format!("{at}")).collect();
+        let moves: Vec<String> =
+            (0..list.len()).map(|at| format!("mov.b32 %c{at}, {};", list[at])).collect();
+        let names: Vec<String> = (0..list.len()).map(|at| format!("%c{at}")).collect();
+        let (rank, tensor) = (self.rank(), format!("[%x0, {{{}}}]", names.join(", ")));
+        let copy = match way {
+            Way::Load => format!(
+                "mbarrier.arrive.expect_tx.shared.b64 _, [barrier], {bytes};\n\
+                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::\
+                 bytes [room], {tensor}, [barrier];"
+            ),
+            Way::Store => format!(
+                "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group {tensor}, [room];"
+            ),
+            Way::Add => format!(
+                "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.tile.bulk_group \
+                 {tensor}, [room];"
+            ),
+        };
+        let end = match way {
+            Way::Load => {
+                "bar.sync 0; wait: mbarrier.try_wait.parity.shared.b64 %p1, [barrier], 0;\n\
+                 @!%p1 bra wait;"
+            }
+            _ => "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; bar.sync 0;",
+        };
+        format!(
+            ".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry test(.param .align 64 \
+             .b8 map[128], .param .u64 p0, .param .u64 p1, .param .u64 p2)\n{{\n\
+             .reg .pred %p<4>; .reg .b32 %r<8>, %c<5>; .reg .b64 %d<4>, %x<4>;\n\
+             .shared .align 8 .b64 barrier; .shared .align 128 .b64 copy[16];\n\
+             .shared .align 1024 .b8 room[{ROOM}];\n\
+             ld.param.u64 %x0, [p0]; ld.param.u64 %x1, [p1]; ld.param.u64 %x2, [p2];\n\
+             mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0; {moves}\n\
+             // The map in shared memory gets the tensor's address, and goes to global memory.\n\
+             mul.lo.u32 %r1, %r0, 8; mov.u32 %r2, copy; add.u32 %r2, %r2, %r1;\n\
+             mov.u64 %d0, map; cvt.u64.u32 %d1, %r1; add.u64 %d0, %d0, %d1;\n\
+             setp.lt.u32 %p2, %r0, 16;\n@%p2 ld.param.u64 %d2, [%d0];\n\
+             @%p2 st.shared.u64 [%r2], %d2;\nbar.sync 0;\n\
+             @%p0 bra around;\nmbarrier.init.shared.b64 [barrier], 1;\n\
+             tensormap.replace.tile.global_address.shared::cta.b1024.b64 [copy], %x1;\naround:\n\
+             bar.sync 0;\n\
+             tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned \
+             [%x0], [copy], 128;\n\
+             fence.proxy.tensormap::generic.acquire.gpu [%x0], 128;\n\
+             // Shared memory comes from the third buffer, and goes back there.\n\
+             mov.u32 %r3, %r0;\nfill: mul.lo.u32 %r1, %r3, 4; mov.u32 %r2, room; add.u32 %r2, %r2, \
+             %r1;\ncvt.u64.u32 %d1, %r1; add.u64 %d1, %d1, %x2; ld.global.u32 %r4, [%d1];\n\
+             st.shared.u32 [%r2], %r4; add.u32 %r3, %r3, 32;\n\
+             setp.lt.u32 %p1, %r3, {words}; @%p1 bra fill;\nfence.proxy.async; bar.sync 0;\n\
+             @%p0 bra over;\n{copy}\nover:\n{end}\n\
+             mov.u32 %r3, %r0;\nback: mul.lo.u32 %r1, %r3, 4; mov.u32 %r2, room; add.u32 %r2, %r2, \
+             %r1;\ncvt.u64.u32 %d1, %r1; add.u64 %d1, %d1, %x2; ld.shared.u32 %r4, [%r2];\n\
+             st.global.u32 [%d1], %r4; add.u32 %r3, %r3, 32;\n\
+             setp.lt.u32 %p1, %r3, {words}; @%p1 bra back;\nret;\n}}\n",
+            moves = moves.concat(),
+            words = ROOM / 4,
+        )
+    }
+
+    fn attempt(&self, way: Way, timing: Timing) -> Result<[Vec<u8>; 4], DirectError> {
+        let whole = self.first.len() == self.rank();
+        let elements = if whole { self.elements().len() } else { 0 };
+        let bytes = elements * self.spec.element_bytes() as usize;
+        let pattern = |count: usize, factor: usize| -> Vec<u8> {
+            (0..count).map(|at| (at * factor % 251) as u8 & 0x3f).collect()
+        };
+        let (tensor, room) = (pattern(self.tensor_bytes(), 7), pattern(ROOM, 11));
+        let job = Run {
+            ptx: self.kernel(way, bytes).into(),
+            kernel: "test".to_owned(),
+            grid: Dim3::linear(1),
+            block: Dim3::linear(32),
+            dynamic_shared: 0,
+            arguments: vec![
+                Argument::Value(self.spec.packed().to_vec()),
+                Argument::Buffer(vec![0; 128]),
+                Argument::Buffer(tensor.clone()),
+                Argument::Buffer(room.clone()),
+            ],
+            form: Form::Original,
+            spec: Spec::named("h200").unwrap(),
+            options: Options { timing, seed: 1, ..Options::default() },
+        };
+        let mut after = run(&job)?.buffers;
+        let room_after = after.pop().unwrap();
+        Ok([tensor, room, after.pop().unwrap(), room_after])
+    }
+
+    /// Copies, and returns the number of elements that were compared.
+    fn check(&self, way: Way) -> usize {
+        let size = self.spec.element_bytes() as usize;
+        self.spec.check().unwrap();
+        let timing = if self.rank() == 2 { Timing::On } else { Timing::Off };
+        let [tensor, room, tensor_after, room_after] =
+            self.attempt(way, timing).unwrap_or_else(|error| panic!("{error}\n{self:?}"));
+        let (mut wanted, mut wanted_room) = (tensor.clone(), room.clone());
+        let elements = self.elements();
+        for &(there, place) in &elements {
+            let value = &room[there..there + size];
+            match (way, place) {
+                (Way::Load, Some(place)) => {
+                    wanted_room[there..there + size].copy_from_slice(&tensor[place..place + size]);
+                }
+                (Way::Load, None) => {
+                    let mut outside = vec![0xff; size];
+                    outside[size - 1] = 0x7f;
+                    let fill = if self.spec.fill == 1 { outside } else { vec![0; size] };
+                    wanted_room[there..there + size].copy_from_slice(&fill);
+                }
+                (Way::Store, Some(place)) => wanted[place..place + size].copy_from_slice(value),
+                (Way::Add, Some(place)) => {
+                    let word = |bytes: &[u8]| u32::from_le_bytes(bytes.try_into().unwrap());
+                    let sum = word(value).wrapping_add(word(&tensor[place..place + size]));
+                    wanted[place..place + size].copy_from_slice(&sum.to_le_bytes());
+                }
+                (_, None) => {}
+            }
+        }
+        assert!(tensor_after == wanted, "{way:?}: the tensor differs: {self:?}");
+        assert!(room_after == wanted_room, "{way:?}: shared memory differs: {self:?}");
+        elements.len()
+    }
+}
+
+const U8: u32 = 0;
+const U32: u32 = 2;
+const F16: u32 = 6;
+const F64: u32 = 8;
+
+fn cases() -> Vec<Case> {
+    let mut cases = vec![
+        case(U8, &[1000], &[256], &[0]),
+        case(F16, &[100, 50], &[64, 16], &[0, 0]),
+        case(F16, &[100, 50], &[64, 16], &[37, 45]),
+        case(F16, &[100, 50], &[64, 16], &[-3, -2]).with(|spec| spec.fill = 1),
+        case(F64, &[30, 20], &[8, 8], &[25, 15]).with(|spec| spec.fill = 1),
+        case(U32, &[20, 9, 7], &[8, 4, 4], &[15, 7, 5]),
+        case(U32, &[20, 9, 7], &[8, 4, 4], &[100, 0, 0]),
+        case(U8, &[40, 6, 5, 4], &[32, 3, 2, 2], &[9, 1, 1, 3]),
+        case(F16, &[24, 4, 3, 3, 2], &[16, 3, 2, 2, 2], &[3, 2, 1, -1, 1]),
+    ];
+    for swizzle in 1..=3 {
+        let inner = 16 << swizzle;
+        cases.push(
+            case(F16, &[200, 64], &[inner / 2, 40], &[8, 5]).with(|spec| spec.swizzle = swizzle),
+        );
+        cases.push(
+            case(U8, &[150, 20, 3], &[inner, 9, 2], &[0, 15, 1])
+                .with(|spec| spec.swizzle = swizzle),
+        );
+    }
+    // Every second row, and every third plane.
+    cases.push(
+        case(U32, &[16, 40, 12], &[8, 12, 7], &[4, 3, 1])
+            .with(|spec| spec.element_strides = [1, 2, 3, 1, 1]),
+    );
+    cases
+}
+
+#[test]
+fn tiles_come_into_shared_memory() {
+    let compared: usize = cases().iter().map(|case| case.check(Way::Load)).sum();
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn tiles_go_to_the_tensor() {
+    let compared: usize = cases().iter().map(|case| case.check(Way::Store)).sum();
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn tiles_are_added_to_the_tensor() {
+    let of_words = |case: &&Case| case.spec.data_type == U32;
+    let mut all: Vec<Case> = cases().iter().filter(of_words).cloned().collect();
+    all.push(case(U32, &[100, 90], &[32, 64], &[5, 70]).with(|spec| spec.swizzle = 3));
+    let compared: usize = all.iter().map(|case| case.check(Way::Add)).sum();
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn maps_that_do_not_fit_are_faults() {
+    let fault = |case: &Case| {
+        let error = case.attempt(Way::Load, Timing::Off).expect_err("a fault");
+        error.to_string()
+    };
+    let fine = case(F16, &[100, 50], &[64, 16], &[0, 0]);
+    let other = Case { first: vec![0], ..fine.clone() };
+    let mut three = fine.clone();
+    three.first = vec![0, 0, 0];
+    for (case, part) in [
+        (fine.clone().with(|spec| spec.strides[0] = 8), "stride is 8"),
+        (fine.clone().with(|spec| spec.swizzle = 9), "swizzle is 9"),
+        (three, "it has 2 dimensions and the instruction 3"),
+        (other, "it has 2 dimensions and the instruction 1"),
+    ] {
+        let said = fault(&case);
+        assert!(said.contains(part), "no `{part}` in: {said}");
+    }
+}
