@@ -414,7 +414,8 @@ fn a_product_takes_the_time_of_the_tensor_cores() {
     let (product, after) = product.split_once("wgmma.commit").unwrap();
     let text = format!(
         // The first products wait for the registers of all warps.
-        "{before}wgmma.fence{product}bar.sync 0; mov.u32 %r3, %clock; mov.u32 %r4, 0;\nagain:\nwgmma.fence{product}wgmma.fence{product}\
+        "{before}wgmma.fence{product}bar.sync 0; mov.u32 %r3, %clock; mov.u32 %r4, 0;\n\
+         again:\nwgmma.fence{product}wgmma.fence{product}\
          wgmma.fence{product}wgmma.fence{product}\
          add.u32 %r4, %r4, 1; setp.lt.u32 %p0, %r4, 25; @%p0 bra again;\n\
          mov.u32 %r5, %clock; sub.u32 %r5, %r5, %r3; mov.b32 %c0, %r5;\nwgmma.commit{after}"
