@@ -152,7 +152,8 @@ impl Case {
              @%p0 bra around;\nmbarrier.init.shared.b64 [barrier], 1;\n\
              tensormap.replace.tile.global_address.shared::cta.b1024.b64 [copy], %x1;\naround:\n\
              bar.sync 0;\n\
-             tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.aligned \
+             tensormap.cp_fenceproxy.global.shared::cta.tensormap::generic.release.gpu.sync.\
+             aligned \
              [%x0], [copy], 128;\n\
              fence.proxy.tensormap::generic.acquire.gpu [%x0], 128;\n\
              // Shared memory comes from the third buffer, and goes back there.\n\

@@ -1,5 +1,5 @@
-//! Copies of tiles of tensors by tensor maps (PTX ISA, "cp.async.bulk.tensor",
-//! "cp.reduce.async.bulk.tensor", "Tensors"), between global memory and the CTA's own shared memory.
+//! Copies of tiles of tensors by tensor maps, between global memory and the CTA's own shared memory
+//! (PTX ISA, "Tensors", "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor").
 //!
 //! A map is the emulated GPU's own form ([`TensorMapSpec::packed`]). Each copy reads it and checks
 //! its parameters, because programs may write maps. A copy is done at once. Bytes outside of the
