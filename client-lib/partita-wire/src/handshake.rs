@@ -510,6 +510,12 @@ impl Welcome {
 mod tests {
     use super::*;
 
+    #[test]
+    fn each_feature_has_a_bit() {
+        assert_eq!(FEATURES.count_ones(), 2);
+        assert_eq!(FEATURES & CLUSTERS & TENSOR_MAPS, 0);
+    }
+
     fn hello() -> Hello {
         Hello {
             protocol: PROTOCOL,

@@ -605,6 +605,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_is_seen_at_a_second_address_until_that_is_given_up() {
+        let (fd, memory) = mapping(16384);
+        // Far from what the system gives unasked.
+        let address = 1 << 45;
+        for round in [1, 2] {
+            let twin = memory.map_again(fd.as_fd(), 4096, address).unwrap();
+            memory.write(4096 + 8, &[round; 8]);
+            // SAFETY: the twin maps 12,288 bytes there, and nobody writes them now.
+            assert_eq!(unsafe { twin.address(8).read_volatile() }, round);
+            assert_eq!(twin.address(12_288).addr() as u64, address + 12_288, "its end");
+            let beyond = std::panic::AssertUnwindSafe(|| twin.address(12_289));
+            assert!(std::panic::catch_unwind(beyond).is_err());
+            let taken = memory.map_again(fd.as_fd(), 4096, address).map(|_| ());
+            assert_eq!(taken, Err(rustix::io::Errno::EXIST));
+        }
+    }
+
+    #[test]
     fn the_size_is_final() {
         let (fd, _memory) = mapping(8192);
         assert_eq!(rustix::fs::ftruncate(&fd, 4096), Err(rustix::io::Errno::PERM));

@@ -11,8 +11,9 @@ use partita_model::{
 use partita_wire::mapping::Mapping;
 use partita_wire::ring::{Memory, RingFault};
 use partita_wire::{
-    Answer, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL, Printed,
-    Received, Reply, Rung, ServerSession, Sizes, VariableReply, Violation, Welcome, Window, code,
+    Answer, Arena, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL,
+    Printed, Received, Reply, Rung, ServerSession, Sizes, VariableReply, Violation, Welcome,
+    Window, code,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -308,7 +309,7 @@ fn a_client_that_never_reads_is_ended() {
 #[test]
 fn events_and_sticky_errors_are_published() {
     let (mut server, client, _) = session(SMALL);
-    assert_eq!(client.shared.sticky(), None);
+    assert_eq!((client.shared.sticky(), server.sticky()), (None, None));
     server.set_event(3, Sequence(20), 1000);
     server.set_event(3, Sequence(10), 900);
     let slot = client.shared.event(3);
@@ -320,6 +321,7 @@ fn events_and_sticky_errors_are_published() {
         Some((code::ILLEGAL_ADDRESS, Sequence(7))),
         "the first one stays"
     );
+    assert_eq!(server.sticky(), Some(code::ILLEGAL_ADDRESS));
     server.set_completed(Sequence(9));
     server.set_completed(Sequence(4));
     assert_eq!(client.shared.completed(), Sequence(9));
@@ -351,7 +353,9 @@ fn bells_ring_sleepers_once_and_only_sleepers() {
 fn the_data_planes_death_ends_a_sleep_after_what_it_had_said() {
     let (mut server, mut client, _) = session(SMALL);
     let sequence = send(&mut client, Request::MemInfo, true);
+    assert!(client.shared.is_owner() && !client.shared.is_gone() && !server.client_sleeps());
     client.shared.prepare_to_sleep(client.shared.news());
+    assert!(server.client_sleeps());
     server.poll_request().unwrap();
     server.reply(sequence, Ok(&Reply::Done)).unwrap();
     drop(server);
@@ -495,6 +499,32 @@ fn foreign_memory_is_not_attached_to() {
     let (bell, _other) = std::os::unix::net::UnixStream::pair().unwrap();
     let error = ClientEnd::attach(&welcome(&server), &memfd, bell.into()).unwrap_err();
     assert!(error.to_string().contains("not a session's memory"), "{error}");
+}
+
+#[test]
+fn discarded_memory_is_zero_and_the_systems() {
+    let server = ServerSession::create(Sizes { host_bytes: 1 << 20, ..SMALL }).unwrap();
+    let [memfd, _bell] = server.client_fds().unwrap().map(|fd| fd.try_clone_to_owned().unwrap());
+    let held = || rustix::fs::fstat(&memfd).unwrap().st_blocks * 512;
+    let (arena, before) = (server.arena(), held());
+    let [at, bytes] = [SMALL.staging_bytes, 64 << 10];
+    arena.write(at, &vec![7; 64 << 10]);
+    assert_eq!(held(), before + (64 << 10));
+    arena.discard(at, bytes).unwrap();
+    assert_eq!(held(), before);
+    let mut back = [1; 16];
+    arena.read(at + 100, &mut back);
+    assert_eq!(back, [0; 16]);
+}
+
+#[test]
+fn values_are_exchanged_in_sizes_that_the_processor_has() {
+    let known = [1, 2, 3, 4, 8, 16, 32].map(Arena::can_exchange);
+    #[cfg(target_arch = "x86_64")]
+    let widest = std::arch::is_x86_feature_detected!("cmpxchg16b");
+    #[cfg(not(target_arch = "x86_64"))]
+    let widest = false;
+    assert_eq!(known, [false, true, false, true, true, widest, false]);
 }
 
 #[test]
