@@ -311,7 +311,7 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
     let mut wrong = Vec::new();
     let begun = Instant::now();
     for seed in first.parse::<u64>().unwrap()..=last.parse().unwrap() {
-        let faults = of_seed(seed).faults;
+        let Faulty { faults, ptx, ctas, threads, dynamic_shared, .. } = of_seed(seed);
         match play(&daemon, &mut player, &mut healthy, seed) {
             Ok(outcome) => *outcomes.entry((faults, outcome)).or_default() += 1,
             Err(error) => {
@@ -319,6 +319,10 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
                 let told = log.lines().rfind(|line| line.contains("context ends"));
                 let told = told.unwrap_or_default();
                 println!("seed {seed} ({}): {error}; {told}", faults.join(" and "));
+                println!(
+                    "{ctas} CTAs of {threads} threads, with {dynamic_shared} bytes of dynamic \
+                     shared memory:\n{ptx}"
+                );
                 wrong.push(seed);
                 drop(healthy);
                 daemon = self::daemon();

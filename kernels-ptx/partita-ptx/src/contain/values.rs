@@ -16,6 +16,8 @@ const BITS: u32 = 7;
 const MASK: u32 = (1 << BITS) - 1;
 /// The most definitions before a place that are looked at.
 const MOST_LAST: usize = 8;
+/// The most registers whose origins are looked up for one address.
+const MOST_LOOKS: usize = 64;
 /// The most words of the sets of registers that all blocks together have.
 const MOST_WORDS: usize = 1 << 22;
 
@@ -151,7 +153,10 @@ impl<'a> Values<'a> {
                         0 => self.opaque(reg),
                         _ => value,
                     });
-                    let origin = if known { self.origin_of(inst, None) } else { Some(None) };
+                    let origin = match known {
+                        true => self.origin_of(inst, &mut |reg| self.origins[reg.index()]),
+                        false => Some(None),
+                    };
                     changed |= merge(&mut self.values[reg.index()], value, Value::join);
                     changed |= merge(&mut self.origins[reg.index()], origin, join_origins);
                 }
@@ -187,7 +192,8 @@ impl<'a> Values<'a> {
     /// of the one that stands before it in its block.
     pub(super) fn at(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Value {
         let mut known = self.values[reg.index()];
-        for inst in self.last(cfg, stmt, reg) {
+        let definitions = self.definitions[reg.index()].len();
+        for (_, inst) in self.last(cfg, stmt, reg).into_iter().filter(|_| definitions > 1) {
             known = self.evaluate(inst, Some((reg, known)));
         }
         known.unwrap_or(Value::UNKNOWN)
@@ -195,30 +201,47 @@ impl<'a> Values<'a> {
 
     /// The origin of an address at a statement.
     pub(super) fn origin_at(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Option<Origin> {
+        let mut looks = MOST_LOOKS;
+        self.origin_before(cfg, stmt, reg, &mut looks).flatten()
+    }
+
+    /// The origin of a register at a statement. The registers that it is made of count as they are
+    /// where it is made: elsewhere they may be addresses of other memory.
+    fn origin_before(
+        &self,
+        cfg: &Cfg,
+        stmt: usize,
+        reg: Reg,
+        looks: &mut usize,
+    ) -> Option<Option<Origin>> {
         let mut known = self.origins[reg.index()];
-        for inst in self.last(cfg, stmt, reg) {
-            known = self.origin_of(inst, Some((reg, known)));
+        if *looks == 0 {
+            return known;
         }
-        known.flatten()
+        *looks -= 1;
+        for (at, inst) in self.last(cfg, stmt, reg) {
+            known = self.origin_of(inst, &mut |other| match other == reg {
+                true => known,
+                false => self.origin_before(cfg, at, other, looks),
+            });
+        }
+        known
     }
 
     /// The last definitions of a register before a statement, in its block: from one that does not
     /// read the register on.
-    fn last(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Vec<&'a Inst> {
+    fn last(&self, cfg: &Cfg, stmt: usize, reg: Reg) -> Vec<(usize, &'a Inst)> {
         let definitions = &self.definitions[reg.index()];
         let start = cfg.blocks[cfg.block_of[stmt].index()].stmts.start;
         let before = definitions.partition_point(|&at| at < stmt);
         let mut found = Vec::new();
-        if definitions.len() < 2 {
-            return found;
-        }
         let in_block = definitions[..before].iter().rev().take_while(|at| **at >= start);
         for &at in in_block.take(MOST_LAST) {
             let Stmt::Inst(inst) = &self.body.stmts[at] else { break };
             if inst.guard.is_some() || self.result(inst) != Some(reg) {
                 break;
             }
-            found.push(inst);
+            found.push((at, inst));
             if !self.body.operands(inst.operands)[1..].contains(&Operand::Reg(reg)) {
                 found.reverse();
                 return found;
@@ -293,18 +316,16 @@ impl<'a> Values<'a> {
         })
     }
 
+    /// The origin that an instruction gives. `origin`: those of the registers that it reads.
     fn origin_of(
         &self,
         inst: &Inst,
-        own: Option<(Reg, Option<Option<Origin>>)>,
+        origin: &mut dyn FnMut(Reg) -> Option<Option<Origin>>,
     ) -> Option<Option<Origin>> {
         let form = self.module.form(inst);
         let operands = self.body.operands(inst.operands);
-        let of = |operand: Operand| match operand {
-            Operand::Reg(reg) => match own {
-                Some((own, origin)) if own == reg => origin,
-                _ => self.origins[reg.index()],
-            },
+        let mut of = |operand: Operand| match operand {
+            Operand::Reg(reg) => origin(reg),
             Operand::Symbol(Symbol::Var(var), offset) => {
                 Some(Some(Origin { var, offset: Some(offset.into()) }))
             }
@@ -449,4 +470,29 @@ fn undefined(body: &Body, cfg: &Cfg, definitions: &[Vec<usize>]) -> Vec<bool> {
         }
     }
     undefined
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn a_register_is_an_address_of_what_it_holds_at_its_use() {
+        let source = ".version 8.0
+.target sm_80
+.address_size 64
+.entry k() {
+.local .align 16 .b8 stack[64];
+.reg .b32 %r;
+.reg .b64 %y, %z;
+mov.u64 %y, stack;
+cvta.local.u64 %y, %y;
+add.s64 %z, %y, 8000;
+ld.u32 %r, [%z];
+mov.u64 %y, 4096;
+ld.u32 %r, [%y];
+ret;
+}";
+        let out = super::super::contain(&crate::parse(source).unwrap());
+        let text = crate::print(&out.module);
+        assert!(text.contains("cvta.to.local.u64"), "{text}");
+    }
 }
