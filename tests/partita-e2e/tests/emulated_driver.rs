@@ -247,15 +247,17 @@ fn a_border_moves_and_a_killed_program_harms_nobody() {
     let daemon = Daemon::on_emulated_driver(&switches(WITH_HOST_MEMORY), PATIENT);
     let program = toolchain::program("poly");
     let start = |seed: &str| Held::start(&daemon, &program, &["32768", "1000", seed]);
-    let first = start("1");
-    let status = daemon.wait_for("the first program", |status| status.applications.len() == 1);
-    let one = status.applications[0].id;
-    let second = start("2");
+    // Both at once: the code of a program that comes later is loaded when the launch has ended.
+    let (first, second) = (start("1"), start("2"));
     let status = daemon.wait_for("two programs with work", |status| {
         status.applications.len() == 2 && ctas(status).iter().all(|ctas| *ctas > 0)
     });
-    let other = status.applications.iter().map(|found| found.id).find(|id| *id != one);
-    let other = other.expect("there are two");
+    let of = |program: &Held| {
+        let pid = program.id().as_raw_nonzero().get().cast_unsigned();
+        let found = status.applications.iter().find(|found| found.pids.contains(&pid));
+        found.expect("both are there").id
+    };
+    let (one, other) = (of(&first), of(&second));
     // Some numbers belong to no SM.
     let all = status.partitions.iter().fold(SmSet::EMPTY, |all, part| all.union(&part.sms));
     let few: SmSet = all.iter().take(16).collect();
