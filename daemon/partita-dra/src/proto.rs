@@ -17,7 +17,7 @@ pub mod registration {
     tonic::include_proto!("pluginregistration");
 }
 
-/// The health of devices, for a kubelet since 1.37.
+/// The health of devices, for a kubelet that asks by `v1`.
 pub mod health {
     tonic::include_proto!("v1");
 }

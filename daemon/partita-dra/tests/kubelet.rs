@@ -236,7 +236,7 @@ async fn a_refusal_names_the_remedy_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_full_disk_costs_only_the_claim_that_is_new() {
+async fn a_folder_that_cannot_be_written_costs_only_the_new_claim() {
     if !container::can_run() {
         return;
     }
