@@ -383,7 +383,7 @@ fn refusal(status: StatusCode, answer: &[u8]) -> String {
     text + &holders
 }
 
-/// Who has what was asked for.
+/// The holders of the SMs or the memory asked for.
 fn held(holders: &[Holder]) -> String {
     if holders.is_empty() {
         return String::new();

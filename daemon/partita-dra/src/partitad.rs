@@ -31,7 +31,7 @@ pub enum PartitadError {
         status: u16,
         /// Its reason.
         detail: String,
-        /// Who has what was asked for.
+        /// The holders of the SMs or the memory asked for.
         holders: String,
     },
     /// The answer is another version's.

@@ -100,7 +100,7 @@ impl Registration for Registrar {
             true => tracing::info!("the kubelet has registered the driver"),
             false => tracing::error!(
                 error,
-                "the kubelet does not take the driver; it needs Kubernetes 1.36 or newer"
+                "the kubelet does not take the driver; it needs Kubernetes 1.34 or newer"
             ),
         }
         Ok(Response::new(RegistrationStatusResponse {}))

@@ -287,7 +287,7 @@ impl TensorMapSpec {
         })
     }
 
-    /// Bytes of an element; 0 for packed types and for those that are not known.
+    /// Bytes of an element; 0 for packed types and for unknown types.
     #[must_use]
     pub fn element_bytes(&self) -> u64 {
         ELEMENT_BYTES.get(self.data_type as usize).copied().unwrap_or(0)

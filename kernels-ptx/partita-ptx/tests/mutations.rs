@@ -156,7 +156,7 @@ fn survive(text: &str) {
     }
 }
 
-/// 2,048 unless `PROPTEST_CASES` says otherwise, which takes an eighth of the number.
+/// Eight times `PROPTEST_CASES`, which is 256 where it is not set.
 fn cases() -> u32 {
     8 * ProptestConfig::default().cases
 }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 const LOST: &str = "some of what kernels printed is lost: there is room for 1 MiB of records, \
                     or 8 MiB of text, until a launch of the module ends";
 
-/// The most bytes of output that one look at a ring makes. A kernel can write the ring itself, with
+/// The most bytes of output from one look at a ring. A kernel can write the ring itself, with
 /// widths that make much of little.
 const MOST_TEXT: usize = 8 << 20;
 

@@ -95,7 +95,7 @@ pub fn execute(
     Ok(())
 }
 
-/// Combines the elements of a piece with those that are there.
+/// Combines the elements of a piece with the elements that memory has.
 pub(super) fn reduce(kind: AtomicKind, ty: AtomicType, new: &mut [u8], old: &[u8]) {
     let size = ty.bytes() as usize;
     let none = Source::None;

@@ -2,8 +2,8 @@
 //! (PTX ISA, "Tensors", "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor").
 //!
 //! A map is the emulated GPU's own form ([`TensorMapSpec::packed`]). Each copy reads it and checks
-//! its parameters, because programs may write maps. A copy is done at once. Bytes outside of the
-//! tensor count among those that an mbarrier waits for.
+//! its parameters, because programs may write maps. A copy is done at once. An mbarrier
+//! counts the bytes of the whole tile, also where the tile reaches beyond the tensor.
 
 use super::access::{read_bytes, write_bytes};
 use super::bulk;
