@@ -78,6 +78,10 @@ if [ "${1:-}" = --lint ]; then
         done
     )"
     [ -z "$complaints" ] || { echo "$complaints" >&2; exit 1; }
+    step "shell scripts"
+    ensure "shellcheck --version" shellcheck
+    # An empty value is written `name=` here.
+    git ls-files '*.sh' .ci/run systemd/debian | xargs shellcheck --severity=warning --exclude=SC1007
     step "clippy"
     cargo clippy --workspace --all-targets --quiet -- -D warnings
     step "documentation"
@@ -122,7 +126,8 @@ step "compiling the tests"
 cargo test --workspace --no-run --quiet
 step "tests"
 # tests/measured.py ends a binary that hangs and names the test. Limits on time and comparisons of speed want a machine without other tests.
-export PARTITA_TEST_RECORD="$(mktemp)"
+PARTITA_TEST_RECORD="$(mktemp)"
+export PARTITA_TEST_RECORD
 code=0
 cargo test --workspace --no-run --quiet --message-format=json |
     tests/measured.py --all --alone partitad::daemon --alone partita-hostile::seeds --alone partita-e2e::emulated_driver || code=$?
@@ -136,9 +141,15 @@ fi
 built="${CARGO_TARGET_DIR:-target}/debug"
 "$built/partita-pages" target/pages
 tests/container.sh "$built" target/pages || code=$?
+step "containers of Podman"
+if [ "$(id -u)" = 0 ]; then
+    ensure "podman --version && runc --version && command -v newuidmap && jq --version" "podman runc uidmap jq"
+fi
+"$PARTITA_NVCC" -o target/poly tests/partita-e2e/programs/poly.cu
+tests/podman.sh "$built" target/poly || code=$?
 step "durations"
 tests/measured.py --report
 rm -f "$PARTITA_TEST_RECORD"
 echo "$SECONDS s in all"
-[ $code = 0 ] || echo "tests/run.sh: cargo test or tests/container.sh failed; their messages are above" >&2
+[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh or tests/podman.sh failed; their messages are above" >&2
 exit $code

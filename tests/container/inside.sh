@@ -2,7 +2,7 @@
 # What tests/container.sh runs inside the booted container: installs the packages, and restarts, kills and
 # upgrades the daemon under a running program. Ends with 0 where all of it holds.
 set -uo pipefail
-cd "$(dirname "$0")"
+cd "$(dirname "$0")" || exit 1
 export HOME=/root TERM=dumb
 client= crowd=()
 

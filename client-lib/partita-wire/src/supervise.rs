@@ -207,7 +207,7 @@ pub struct HandOver {
 pub struct Peer {
     /// Process id.
     pub pid: u32,
-    /// User id: the tenant.
+    /// User id, that of the owner for a subordinate id: the tenant.
     pub uid: u32,
     /// Group id.
     pub gid: u32,

@@ -17,6 +17,7 @@ pub mod api;
 mod bench;
 mod calibrate;
 mod cancel;
+mod cdi;
 mod clock;
 mod config;
 pub mod demo;
@@ -104,6 +105,7 @@ enum Command {
     Emu(emu::EmuArgs),
     Bench(bench::BenchArgs),
     Calibrate(calibrate::CalibrateArgs),
+    Cdi(cdi::CdiArgs),
     Doctor(doctor::DoctorArgs),
     #[command(name = run::KEEPER_COMMAND, hide = true)]
     Keeper(run::KeeperArgs),
@@ -143,6 +145,7 @@ pub fn main() -> ExitCode {
         Command::Emu(args) => args.execute(),
         Command::Bench(args) => args.execute(),
         Command::Calibrate(args) => args.execute(),
+        Command::Cdi(args) => args.execute(),
         Command::Doctor(args) => args.execute(),
         Command::Keeper(args) => args.execute(),
     })

@@ -67,7 +67,7 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
         };
         let peer = socket_peercred(&stream).ok();
         let peer = peer.map(|peer| (peer.uid.as_raw(), peer.gid.as_raw()));
-        let uid = peer.map(|(uid, _)| uid);
+        let uid = peer.map(|(uid, _)| rights.owner(uid));
         match places.take(uid) {
             Ok(place) => {
                 let seat = Seat(Arc::new(Mutex::new(Some(place))));

@@ -1,12 +1,13 @@
 //! The handshake with a client: its user, its protocol version, and the GPU that it gets.
 //!
 //! Each client has a task with a deadline: a slow or silent client keeps no other waiting. The
-//! number of clients at the desk is bounded (`places`). The kernel reports the user;
-//! names from the client are for display only. A client that is welcome goes to `partita-gpu` with
-//! its socket, which answers the client.
+//! number of clients at the desk is bounded (`places`). The kernel reports the user, who is
+//! accounted to its owner in a container (`owners`); names from the client are for display only. A
+//! client that is welcome goes to `partita-gpu` with its socket, which answers the client.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;
+use crate::owners::Owners;
 use crate::places::{Full, Limits, Places};
 use partita_model::{SessionId, TenantId};
 use partita_wire::supervise::{Greeting, HandOver, Peer};
@@ -43,12 +44,13 @@ const HELLO_BYTES: usize = 4096;
 
 /// Serves clients until it is dropped. The sockets are `SEQPACKET` sockets in spite of the types'
 /// names: they receive and send whole packets.
-pub async fn serve(listener: UnixListener, gpus: Gpus) {
+pub async fn serve(listener: UnixListener, gpus: Gpus, owners: Owners) {
     // Sessions that were there before keep their ids.
     let links = gpus.all().iter().filter_map(|gpu| gpu.handle.state().link);
     let next_session = links.map(|link| link.next_session().0).max().unwrap_or(1);
     let desk = Arc::new(Desk {
         gpus,
+        owners,
         places: Places::new(CLIENTS, rustix::process::geteuid().as_raw()),
         lingering: Semaphore::new(LINGERING),
         next_session: AtomicU64::new(next_session),
@@ -69,6 +71,7 @@ pub async fn serve(listener: UnixListener, gpus: Gpus) {
 
 struct Desk {
     gpus: Gpus,
+    owners: Owners,
     places: Arc<Places>,
     /// Refused clients that may still say their hello.
     lingering: Semaphore,
@@ -101,7 +104,7 @@ impl Desk {
         let peer = match socket_peercred(&client) {
             Ok(peer) => Peer {
                 pid: peer.pid.as_raw_nonzero().get().cast_unsigned(),
-                uid: peer.uid.as_raw(),
+                uid: self.owners.of(peer.uid.as_raw()),
                 gid: peer.gid.as_raw(),
             },
             Err(error) => {

@@ -21,6 +21,7 @@
 //! | [`reservations`], [`keeper`] | what schedulers have asked for, and how jobs get it |
 //! | `metrics` | the page of metrics |
 //! | `places` | how many connections each user has |
+//! | [`owners`] | who is accounted for the users of a container |
 //! | [`rights`] | who may change things |
 //! | `view` | what a user sees of a status report |
 //! | `connections` | the connections to the API, with limits for each user |
@@ -45,6 +46,7 @@ pub mod keeper;
 pub mod link;
 mod metrics;
 pub mod options;
+pub mod owners;
 mod patience;
 mod places;
 pub mod policy;
@@ -64,6 +66,7 @@ use gpus::Gpus;
 use in_force::InForce;
 use link::GpuHandle;
 use options::Options;
+use owners::Owners;
 use partita_model::{DeviceKind, GpuNumber};
 use policy::{PolicyError, PolicySource};
 use readiness::Readiness;
@@ -159,7 +162,10 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let http =
         UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
 
-    let rights = Rights::new(rustix::process::geteuid().as_raw(), Some(&options.admin_group));
+    let owners = Owners::system();
+    owners.read_first().await;
+    let own = rustix::process::geteuid().as_raw();
+    let rights = Rights::new(own, Some(&options.admin_group), owners.clone());
     let metrics = listen_for_metrics(&options).await?;
     let file = options.state_dir().map(|state| reservations::file_in(&state, folder.path()));
     let book = Book::open(gpus.clone(), file);
@@ -178,7 +184,8 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
         supervision.spawn(supervisor.run(async move { drop(stopped.changed().await) }));
     }
     let result = tokio::select! {
-        () = front_desk::serve(clients, gpus.clone()) => Ok(()),
+        () = front_desk::serve(clients, gpus.clone(), owners.clone()) => Ok(()),
+        () = owners.follow() => Ok(()),
         () = reload(&mut hangup, &source, &gpus, (&in_force, &readiness, &status)) => Ok(()),
         () = api::serve(http, api.clone()) => Ok(()),
         () = serve_metrics(metrics, api) => Ok(()),

@@ -17,6 +17,7 @@ use partita_wire::supervise::{
 use partitad::api::{self, Api, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
+use partitad::owners::Owners;
 use partitad::problem::Problem;
 use partitad::reservations::{Book, Put};
 use partitad::rights::Rights;
@@ -266,7 +267,12 @@ impl Server {
         let own = uid.map_or_else(|| rustix::process::geteuid().as_raw(), |_| ADMIN);
         let gpus = Gpus::new(lines);
         let book = Book::open(gpus.clone(), None);
-        let api = Api::new(gpus, Rights::new(own, None), Arc::clone(&book), Arc::default());
+        let api = Api::new(
+            gpus,
+            Rights::new(own, None, Owners::system()),
+            Arc::clone(&book),
+            Arc::default(),
+        );
         match uid {
             Some(uid) => {
                 let caller = Caller { uid: Some(uid), is_admin: [0, ADMIN].contains(&uid) };

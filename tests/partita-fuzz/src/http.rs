@@ -21,6 +21,7 @@ use partita_wire::supervise::{
 use partitad::api::{self, Caller};
 use partitad::gpus::Gpus;
 use partitad::link::{GpuHandle, GpuState, Link};
+use partitad::owners::Owners;
 use partitad::problem::Problem;
 use partitad::reservations::Book;
 use partitad::rights::Rights;
@@ -82,7 +83,12 @@ impl Api {
             let gpus = Gpus::new(vec![(GpuHandle::new(state), watch::channel(None).0)]);
             let listener = UnixListener::bind(&socket).expect("a new folder");
             let book = Book::open(gpus.clone(), None);
-            let served = api::Api::new(gpus, Rights::new(ADMIN, None), book, Arc::default());
+            let served = api::Api::new(
+                gpus,
+                Rights::new(ADMIN, None, Owners::system()),
+                book,
+                Arc::default(),
+            );
             tokio::spawn(api::serve(listener, served.clone()));
             let user = MockConnectInfo(Caller { uid: Some(USER), is_admin: false });
             (states, api::router(served).layer(user))
