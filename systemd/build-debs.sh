@@ -118,6 +118,16 @@ done
 end "$arch" "$libc, libgcc-s1, partita (= $version), slurm-client" "share NVIDIA GPUs between processes: plugin for Slurm" \
     "Options of srun, sbatch and salloc by which jobs get streaming multiprocessors of a shared GPU, reservations from the prolog to the epilog, and examples for slurm.conf."
 
+begin partita-hooks
+place 644 systemd/hooks/common.sh usr/lib/partita/hooks/common.sh
+for script in flux/prolog flux/epilog pbs/prologue pbs/epilogue lsf/pre-exec lsf/post-exec; do
+    place 755 "systemd/hooks/$script" "usr/lib/partita/hooks/$script"
+done
+place 755 systemd/hooks/partita-job usr/bin/partita-job
+page docs/man/partita-job.1 1
+end all "jq, partita (>= $version)" "share NVIDIA GPUs between processes: hooks for Flux, PBS and LSF" \
+    "Prologs and epilogs by which jobs get streaming multiprocessors of a shared GPU from their begin to their end, and the command partita-job for the jobs' programs."
+
 begin partita-dev
 for file in CHANGELOG.md README.md docs/*.md docs/architecture/*.md docs/guide/*.md docs/openapi.json docs/grafana/*.json; do
     place 644 "$file" "usr/share/doc/partita-dev/$file"

@@ -87,11 +87,12 @@ build() {
         export RUSTFLAGS="${maps[*]/#/--remap-path-prefix=}" CFLAGS="${maps[*]/#/-ffile-prefix-map=}"
         cargo build --locked --quiet --profile "$profile" -p partita-cli -p partitad -p partita-gpu \
             -p partita-shim -p partita-slurm -p partita-bench -p partita-pages
-        local built="$folder/target/$([ $profile = dev ] && echo debug || echo release)"
+        local built="$folder/target/release"
+        [ $profile != dev ] || built="$folder/target/debug"
         "$built/partita-pages" "$folder/pages"
         VERSION="$version" COMPRESSION=xz systemd/build-debs.sh "$built" "$folder/pages" "$folder/out"
         # For systems without dpkg: the same files, below the folders where they belong.
-        for package in partitad partita partita-bench partita-slurm; do
+        for package in partitad partita partita-bench partita-slurm partita-hooks; do
             dpkg-deb -x "$folder/out/${package}_${version}_"*.deb "$folder/tree/$name-$host"
         done
         archive "$folder/out/$name-$host.tar.gz" "$folder/tree/$name-$host"

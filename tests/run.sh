@@ -81,7 +81,7 @@ if [ "${1:-}" = --lint ]; then
     step "shell scripts"
     ensure "shellcheck --version" shellcheck
     # An empty value is written `name=` here.
-    git ls-files '*.sh' .ci/run systemd/debian | xargs shellcheck --severity=warning --exclude=SC1007
+    git ls-files '*.sh' .ci/run systemd/debian systemd/hooks | xargs shellcheck --severity=warning --exclude=SC1007
     step "clippy"
     cargo clippy --workspace --all-targets --quiet -- -D warnings
     step "documentation"
@@ -141,15 +141,16 @@ fi
 built="${CARGO_TARGET_DIR:-target}/debug"
 "$built/partita-pages" target/pages
 tests/container.sh "$built" target/pages || code=$?
-step "containers of Podman"
+step "containers of Podman, and hooks of schedulers"
 if [ "$(id -u)" = 0 ]; then
     ensure "podman --version && runc --version && command -v newuidmap && jq --version" "podman runc uidmap jq"
 fi
 "$PARTITA_NVCC" -o target/poly tests/partita-e2e/programs/poly.cu
 tests/podman.sh "$built" target/poly || code=$?
+tests/hooks.sh "$built" target/poly || code=$?
 step "durations"
 tests/measured.py --report
 rm -f "$PARTITA_TEST_RECORD"
 echo "$SECONDS s in all"
-[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh or tests/podman.sh failed; their messages are above" >&2
+[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh, tests/podman.sh or tests/hooks.sh failed; their messages are above" >&2
 exit $code
