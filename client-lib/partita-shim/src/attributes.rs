@@ -57,8 +57,8 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         90 => 1,                  // COMPUTE_PREEMPTION_SUPPORTED
         92..=94 | 122 | 123 => 1, // …STREAM_MEM_OPS, 64-bit ones, WAIT_VALUE_NOR
         95 => 1,                  // COOPERATIVE_LAUNCH
-        // TENSOR_MAP_ACCESS_SUPPORTED
-        127 => i32::from(facts.compute_capability.major >= 9),
+        // CLUSTER_LAUNCH, TENSOR_MAP_ACCESS_SUPPORTED
+        120 | 127 => i32::from(facts.compute_capability.major >= 9),
         97 => bytes(facts.shared_per_cta_optin),
         102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         106 => number(facts.ctas_per_sm),

@@ -14,7 +14,7 @@ use crate::occupancy;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use partita_client::{Launch, ParamLayout, StreamHandle};
-use partita_model::{DeviceFacts, DeviceKind, Dim3};
+use partita_model::{DeviceFacts, Dim3};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -129,9 +129,9 @@ fn check_extents(grid: Dim3, block: Dim3, facts: &DeviceFacts) -> CuResult {
     Ok(())
 }
 
-/// Whether CTAs can be launched in clusters (compute capability 9.0; the emulated GPU has none).
+/// Whether CTAs can be launched in clusters (CUDA C++ Programming Guide, compute capability 9.0).
 pub fn has_clusters(facts: &DeviceFacts) -> bool {
-    facts.kind == DeviceKind::Cuda && facts.compute_capability.major >= 9
+    facts.compute_capability.major >= 9
 }
 
 fn check_cluster(launch: &LaunchCall, facts: &DeviceFacts) -> CuResult {

@@ -7,7 +7,7 @@
 
 use crate::driver::{Context, Failure, Function, FunctionAttribute, Library, Module};
 use partita_device::{AddressRange, KernelFacts, VariableFacts};
-use partita_model::{Bytes, DeviceAddress};
+use partita_model::{Bytes, DeviceAddress, Dim3};
 use partita_ptx::Version;
 use partita_ptx::settle::{Layout, Part};
 use std::collections::{BTreeMap, BTreeSet};
@@ -181,18 +181,39 @@ pub(crate) fn kernels<'a>(
         let attribute = |which| loaded.attribute(function, which).map_err(failed);
         let max_threads = attribute(FunctionAttribute::MaxThreadsPerBlock)?;
         let static_shared = attribute(FunctionAttribute::SharedSizeBytes)?;
+        let required_cluster = required_cluster(loaded, function);
+        if required_cluster.is_some_and(|cluster| cluster.count() > PORTABLE_CLUSTER) {
+            loaded.allow_large_clusters(function).map_err(failed)?;
+        }
         facts.push(KernelFacts {
             name: name.to_owned(),
             registers: attribute(FunctionAttribute::NumRegs)?,
             static_shared: Bytes(static_shared.into()),
             local: Bytes(attribute(FunctionAttribute::LocalSizeBytes)?.into()),
             max_threads,
+            required_cluster,
         });
         let allowed_shared = DEFAULT_SHARED.saturating_sub(static_shared);
         let entry = LoadedKernel { function, max_threads, param_bytes, allowed_shared };
         kernels.insert(Arc::from(name), entry);
     }
     Ok((kernels, facts))
+}
+
+/// CTAs of a cluster that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block
+/// Clusters").
+pub(crate) const PORTABLE_CLUSTER: u128 = 8;
+
+/// The extent of clusters that a kernel's code fixes. A driver or GPU without clusters knows none.
+fn required_cluster(loaded: &Code, function: Function) -> Option<Dim3> {
+    use FunctionAttribute as A;
+    let axis = |which| loaded.attribute(function, which).ok();
+    let cluster = Dim3::new(
+        axis(A::RequiredClusterWidth)?,
+        axis(A::RequiredClusterHeight)?,
+        axis(A::RequiredClusterDepth)?,
+    );
+    (!cluster.is_empty()).then_some(cluster)
 }
 
 /// Static plus dynamic shared memory, in bytes, that a CTA may have without permission.

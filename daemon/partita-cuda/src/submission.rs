@@ -1,7 +1,7 @@
 //! The submission of one operation to a stream of the driver.
 
 use crate::arrays::{self, Part};
-use crate::code::Loaded;
+use crate::code::{Loaded, PORTABLE_CLUSTER};
 use crate::device::constants_in;
 use crate::driver::{BoxEnd, Event, Failure, Pinned, Registered, Stream};
 use crate::streams::{Portion, Rest};
@@ -197,10 +197,6 @@ fn pieces(
         each(at, usize::try_from(bytes - at).map_or(most, |rest| rest.min(most)))
     })
 }
-
-/// CTAs of a cluster that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block
-/// Clusters").
-const PORTABLE_CLUSTER: u128 = 8;
 
 fn run(
     stream: &Stream,

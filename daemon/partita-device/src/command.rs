@@ -90,7 +90,7 @@ pub struct GridSpec {
     /// Whether all CTAs are resident at once, and the device gives them their barrier. Of machine
     /// code only: what is rewritten has its own.
     pub cooperative: bool,
-    /// CTAs of a cluster along each axis; 1 everywhere for a grid without clusters. Only devices
-    /// that run machine code have clusters.
+    /// CTAs of a cluster along each axis; 1 everywhere for a grid without clusters, or whose
+    /// kernel's code fixes them.
     pub cluster: Dim3,
 }

@@ -120,6 +120,8 @@ pub struct KernelFacts {
     pub local: Bytes,
     /// The largest CTA that it can be launched with, in threads.
     pub max_threads: u32,
+    /// CTAs of a cluster along each axis, where its code fixes them.
+    pub required_cluster: Option<Dim3>,
 }
 
 /// A variable of a module.

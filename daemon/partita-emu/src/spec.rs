@@ -49,6 +49,10 @@ pub struct Spec {
     /// have fewer.
     #[serde(default = "texture_processing_cluster")]
     pub sm_group: u16,
+    /// SMs of each graphics processing cluster (GPC): a cluster of CTAs runs on one. Empty: all SMs
+    /// are one.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub gpc_sms: Vec<u16>,
     /// Resident threads per SM.
     pub threads_per_sm: u32,
     /// Resident CTAs per SM.
@@ -363,6 +367,20 @@ impl Spec {
     pub fn sm_groups(&self) -> Vec<SmSet> {
         let firsts = (0..self.sms).step_by(usize::from(self.sm_group));
         firsts.map(|first| SmSet::range(first, self.sm_group.min(self.sms - first))).collect()
+    }
+
+    /// The SMs of each GPC. SMs beyond [`Spec::gpc_sms`] are one more.
+    #[must_use]
+    pub fn gpcs(&self) -> Vec<SmSet> {
+        let mut first = 0;
+        let rest = std::iter::once(self.sms);
+        let sizes = self.gpc_sms.iter().copied().chain(rest).map_while(|size| {
+            let size = size.min(self.sms - first);
+            let gpc = SmSet::range(first, size);
+            first += size;
+            (size > 0).then_some(gpc)
+        });
+        sizes.collect()
     }
 
     /// Its bandwidths. An LLC access is a sector of 32 bytes; the interconnect is as wide as the

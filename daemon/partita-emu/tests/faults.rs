@@ -232,7 +232,11 @@ const REFUSED: [(&str, &str); 6] = [
         "a copy of columns by tensor map",
         "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d0, {%r0, %r0, %r0}], {%h0};",
     ),
-    ("a cluster's barrier", "barrier.cluster.arrive;"),
+    (
+        "a cluster that takes over another's work",
+        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 \
+         [%r0], [%r0];",
+    ),
     (
         "a launch from the device",
         "{ .param .b64 a; st.param.b64 [a], %d0; call.uni cudaLaunchDeviceV2, (a); }",

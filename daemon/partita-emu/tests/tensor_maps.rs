@@ -20,6 +20,8 @@ struct Case {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Way {
     Load,
+    /// The second CTA of a cluster loads for both, and the first shows what it got.
+    Multicast,
     Store,
     Add,
 }
@@ -121,6 +123,12 @@ impl Case {
                  cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::\
                  bytes [room], {tensor}, [barrier];"
             ),
+            Way::Multicast => format!(
+                "mbarrier.arrive.expect_tx.shared.b64 _, [barrier], {bytes};\n\
+                 setp.ne.u32 %p3, %r5, 1; @%p3 bra over; mov.u16 %h0, 3;\n\
+                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::\
+                 bytes.multicast::cluster [room], {tensor}, [barrier], %h0;"
+            ),
             Way::Store => format!(
                 "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group {tensor}, [room];"
             ),
@@ -130,19 +138,27 @@ impl Case {
             ),
         };
         let end = match way {
-            Way::Load => {
+            Way::Load | Way::Multicast => {
                 "bar.sync 0; wait: mbarrier.try_wait.parity.shared.b64 %p1, [barrier], 0;\n\
                  @!%p1 bra wait;"
             }
             _ => "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; bar.sync 0;",
         };
+        let pair = way == Way::Multicast;
+        let (directive, meet, leave) = if pair {
+            let meet = "barrier.cluster.arrive; barrier.cluster.wait;\n";
+            (".reqnctapercluster 2", meet, format!("{meet}setp.ne.u32 %p3, %r5, 0; @%p3 ret;"))
+        } else {
+            ("", "", String::new())
+        };
         format!(
             ".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry test(.param .align 64 \
-             .b8 map[128], .param .u64 p0, .param .u64 p1, .param .u64 p2)\n{{\n\
-             .reg .pred %p<4>; .reg .b32 %r<8>, %c<5>; .reg .b64 %d<4>, %x<4>;\n\
+             .b8 map[128], .param .u64 p0, .param .u64 p1, .param .u64 p2)\n{directive}\n{{\n\
+             .reg .pred %p<4>; .reg .b16 %h<1>; .reg .b32 %r<8>, %c<5>; .reg .b64 %d<4>, %x<4>;\n\
              .shared .align 8 .b64 barrier; .shared .align 128 .b64 copy[16];\n\
              .shared .align 1024 .b8 room[{ROOM}];\n\
              ld.param.u64 %x0, [p0]; ld.param.u64 %x1, [p1]; ld.param.u64 %x2, [p2];\n\
+             mov.u32 %r5, %cluster_ctarank;\n\
              mov.u32 %r0, %tid.x; setp.ne.u32 %p0, %r0, 0; {moves}\n\
              // The map in shared memory gets the tensor's address, and goes to global memory.\n\
              mul.lo.u32 %r1, %r0, 8; mov.u32 %r2, copy; add.u32 %r2, %r2, %r1;\n\
@@ -161,7 +177,7 @@ impl Case {
              %r1;\ncvt.u64.u32 %d1, %r1; add.u64 %d1, %d1, %x2; ld.global.u32 %r4, [%d1];\n\
              st.shared.u32 [%r2], %r4; add.u32 %r3, %r3, 32;\n\
              setp.lt.u32 %p1, %r3, {words}; @%p1 bra fill;\nfence.proxy.async; bar.sync 0;\n\
-             @%p0 bra over;\n{copy}\nover:\n{end}\n\
+             {meet}@%p0 bra over;\n{copy}\nover:\n{end}\n{leave}\n\
              mov.u32 %r3, %r0;\nback: mul.lo.u32 %r1, %r3, 4; mov.u32 %r2, room; add.u32 %r2, %r2, \
              %r1;\ncvt.u64.u32 %d1, %r1; add.u64 %d1, %d1, %x2; ld.shared.u32 %r4, [%r2];\n\
              st.global.u32 [%d1], %r4; add.u32 %r3, %r3, 32;\n\
@@ -182,7 +198,7 @@ impl Case {
         let job = Run {
             ptx: self.kernel(way, bytes).into(),
             kernel: "test".to_owned(),
-            grid: Dim3::linear(1),
+            grid: Dim3::linear(if way == Way::Multicast { 2 } else { 1 }),
             block: Dim3::linear(32),
             dynamic_shared: 0,
             arguments: vec![
@@ -212,10 +228,10 @@ impl Case {
         for &(there, place) in &elements {
             let value = &room[there..there + size];
             match (way, place) {
-                (Way::Load, Some(place)) => {
+                (Way::Load | Way::Multicast, Some(place)) => {
                     wanted_room[there..there + size].copy_from_slice(&tensor[place..place + size]);
                 }
-                (Way::Load, None) => {
+                (Way::Load | Way::Multicast, None) => {
                     let mut outside = vec![0xff; size];
                     outside[size - 1] = 0x7f;
                     let fill = if self.spec.fill == 1 { outside } else { vec![0; size] };
@@ -274,6 +290,12 @@ fn cases() -> Vec<Case> {
 #[test]
 fn tiles_come_into_shared_memory() {
     let compared: usize = cases().iter().map(|case| case.check(Way::Load)).sum();
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn tiles_come_to_all_ctas_of_a_cluster() {
+    let compared: usize = cases().iter().map(|case| case.check(Way::Multicast)).sum();
     assert!(compared >= 2_000, "{compared} elements");
 }
 

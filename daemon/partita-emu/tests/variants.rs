@@ -8,9 +8,10 @@ use partita_device::{Device, Event, Horizon, ModuleFacts};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{ModuleId, WindowId};
 
-const TABLES: [(&str, &str); 7] = [
+const TABLES: [(&str, &str); 8] = [
     ("integer", include_str!("variants/integer.txt")),
     ("float", include_str!("variants/float.txt")),
+    ("cluster", include_str!("variants/cluster.txt")),
     ("convert", include_str!("variants/convert.txt")),
     ("memory", include_str!("variants/memory.txt")),
     ("together", include_str!("variants/together.txt")),

@@ -25,6 +25,7 @@ struct Launch {
     dynamic_shared: u32,
     stream: u64,
     is_cooperative: bool,
+    cluster: Dim3,
 }
 
 /// The parameters as one buffer.
@@ -61,6 +62,26 @@ fn params_of(
     Ok(packed)
 }
 
+/// CTAs of a cluster that every GPU with clusters takes, and that a kernel can be allowed to have
+/// (CUDA C++ Programming Guide, "Thread Block Clusters").
+const CLUSTERS: [u128; 2] = [8, 16];
+
+fn check_cluster(function: &Function, launch: &Launch) -> Result<(), Status> {
+    let Launch { grid, cluster, .. } = *launch;
+    if cluster.count() == 1 {
+        return Ok(());
+    }
+    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
+    let fills = axes.into_iter().all(|(grid, cluster)| cluster > 0 && grid.is_multiple_of(cluster));
+    let most = CLUSTERS[usize::from(function.has_large_clusters)];
+    let is_required = function.kernel.required_cluster.is_none_or(|required| required == cluster);
+    if fills && is_required && cluster.count() <= most {
+        Ok(())
+    } else {
+        Err(status::INVALID_CLUSTER_SIZE)
+    }
+}
+
 impl Driver {
     fn check(&self, function: &Function, launch: &Launch) -> Result<(), Status> {
         let Launch { grid, block, dynamic_shared, .. } = *launch;
@@ -74,6 +95,7 @@ impl Driver {
         if is_empty || is_huge || has_too_many || dynamic_shared > function.max_dynamic_shared {
             return Err(status::INVALID_VALUE);
         }
+        check_cluster(function, launch)?;
         let fits = threads <= kernel.max_threads.into() && self.ctas_per_sm(function, launch) > 0;
         if fits { Ok(()) } else { Err(status::LAUNCH_OUT_OF_RESOURCES) }
     }
@@ -125,7 +147,7 @@ impl Driver {
             params,
             access: vec![WINDOW_RANGE],
             cooperative: launch.is_cooperative,
-            cluster: Dim3::linear(1),
+            cluster: launch.cluster,
         };
         self.resize_local(function.kernel.local)?;
         self.submit(launch.stream, Op::Launch(grid))
@@ -142,6 +164,7 @@ exports! {
             dynamic_shared,
             stream,
             is_cooperative: false,
+            cluster: Dim3::linear(1),
         };
         driver.launch(function, &launch, params, extra)
     }
@@ -150,13 +173,18 @@ exports! {
         let config = get(config);
         let attributes =
             (0..config.numAttrs as usize).map(|at| get(config.attrs.cast_const().wrapping_add(at)));
-        let mut is_cooperative = false;
+        let (mut is_cooperative, mut cluster) = (false, Dim3::linear(1));
         for attribute in attributes {
             match attribute.id {
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_IGNORE => {}
                 CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_COOPERATIVE => {
                     // SAFETY: the attribute's id says which part of the union is set.
                     is_cooperative = unsafe { attribute.value.cooperative } != 0;
+                }
+                CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION => {
+                    // SAFETY: the attribute's id says which part of the union is set.
+                    let extent = unsafe { attribute.value.clusterDim };
+                    cluster = Dim3::new(extent.x, extent.y, extent.z);
                 }
                 _ => return Err(status::NOT_SUPPORTED),
             }
@@ -167,6 +195,7 @@ exports! {
             dynamic_shared: config.sharedMemBytes,
             stream: config.hStream.addr() as u64,
             is_cooperative,
+            cluster,
         };
         driver.launch(function, &launch, params, extra)
     }

@@ -8,7 +8,7 @@ use crate::driver::{Driver, Tables};
 use crate::owner::Owner;
 use crate::status::{self, Status};
 use partita_device::{Device, ModuleFacts};
-use partita_model::ModuleId;
+use partita_model::{Dim3, ModuleId};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::Arc;
@@ -60,6 +60,8 @@ pub struct Kernel {
     pub local: u32,
     /// The most threads of a CTA.
     pub max_threads: u32,
+    /// CTAs of a cluster along each axis, where its code fixes them.
+    pub required_cluster: Option<Dim3>,
 }
 
 struct Loaded {
@@ -79,6 +81,8 @@ pub struct Function {
     pub kernel: Arc<Kernel>,
     /// Bytes of dynamic shared memory that it may have.
     pub max_dynamic_shared: u32,
+    /// Whether its clusters may have more CTAs than every GPU takes.
+    pub has_large_clusters: bool,
     /// Whether it is of a library, so every context can launch it.
     pub is_library: bool,
 }
@@ -139,6 +143,7 @@ fn kernels_of(source: &str, facts: &ModuleFacts) -> BTreeMap<String, Arc<Kernel>
                 .map_or(small(kernel.static_shared), |known| small(known.static_shared.0)),
             local: known.map_or(0, |known| small(known.local.0)),
             max_threads: known.map_or(1024, |known| known.max_threads),
+            required_cluster: known.and_then(|known| known.required_cluster),
         };
         (kernel.name, Arc::new(found))
     });
@@ -191,6 +196,7 @@ impl Driver {
             module: loaded.id,
             max_dynamic_shared: DEFAULT_SHARED.saturating_sub(kernel.static_shared),
             kernel,
+            has_large_clusters: false,
             is_library: loaded.is_library,
         };
         tables.modules.functions.insert(handle, function);
@@ -215,6 +221,10 @@ impl Driver {
             4 => kernel.registers,
             5 | 6 => u32::from(self.facts.compute_capability.major) * 10,
             8 => function.max_dynamic_shared,
+            11 => kernel.required_cluster.map_or(0, |cluster| cluster.x),
+            12 => kernel.required_cluster.map_or(0, |cluster| cluster.y),
+            13 => kernel.required_cluster.map_or(0, |cluster| cluster.z),
+            14 => u32::from(function.has_large_clusters),
             _ => return Err(status::INVALID_VALUE),
         };
         Ok(c_int::try_from(value).unwrap_or(c_int::MAX))
@@ -236,6 +246,11 @@ impl Driver {
             }
             // CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT
             9 if (-1..=100).contains(&value) => Ok(()),
+            // CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+            14 => {
+                found.has_large_clusters = value != 0;
+                Ok(())
+            }
             _ => Err(status::INVALID_VALUE),
         }
     }

@@ -154,11 +154,19 @@ impl Follower {
                 self.enqueue(Work::Fill { to: *to, value: *value, width: *width, count: *count })
             }
             Entry::Launch {
-                module, kernel, grid, block, dynamic_shared, access, params, ..
+                module,
+                kernel,
+                grid,
+                block,
+                cluster,
+                dynamic_shared,
+                access,
+                params,
+                ..
             } => {
                 let launch = GridSpec {
                     cooperative: false,
-                    cluster: partita_model::Dim3::linear(1),
+                    cluster: cluster.unwrap_or(partita_model::Dim3::linear(1)),
                     module: *module,
                     kernel: kernel.as_str().into(),
                     grid: *grid,
@@ -411,6 +419,7 @@ mod tests {
                 kernel: "bump".to_owned(),
                 grid,
                 block: Dim3::linear(64),
+                cluster: None,
                 dynamic_shared: 0,
                 access: vec![(base, 1 << 22)],
                 params: base.0.to_le_bytes().to_vec(),

@@ -198,4 +198,7 @@ pub enum FunctionAttribute {
     SharedSizeBytes = 1,
     LocalSizeBytes = 3,
     NumRegs = 4,
+    RequiredClusterWidth = 11,
+    RequiredClusterHeight = 12,
+    RequiredClusterDepth = 13,
 }

@@ -1,6 +1,7 @@
-//! Bulk copies, copies by tensor maps, and the mbarriers that signal their end.
+//! Bulk copies, copies by tensor maps, stores that signal their end, and the mbarriers that do so.
 
 use super::access::weak;
+use super::async_store::{self, AsyncStore};
 use super::bulk::{self, BulkKind, BulkOp};
 use super::inst::{Inst, Source, Target};
 use super::mbarrier::{self, MbarrierOp};
@@ -20,30 +21,37 @@ pub enum AsyncOp {
     Tensor(TensorCopy),
     /// A change of a tensor map.
     Replace(ReplaceOp),
+    /// `st.async` or `red.async`.
+    Store(AsyncStore),
 }
 
 impl AsyncOp {
     /// The rows that it reads.
     #[must_use]
-    pub fn sources(&self) -> [Source; 8] {
-        let mut sources = [Source::None; 8];
+    pub fn sources(&self) -> [Source; 9] {
+        let mut sources = [Source::None; 9];
         match *self {
             AsyncOp::Mbarrier(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
             AsyncOp::Replace(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
             AsyncOp::Tensor(op) => {
-                let mbarrier = match op.kind {
-                    CopyKind::ToShared { mbarrier } => mbarrier,
-                    CopyKind::ToGlobal | CopyKind::Reduce(_) => Source::None,
+                let (mbarrier, ctas) = match op.kind {
+                    CopyKind::ToShared { mbarrier, ctas } => (mbarrier, ctas),
+                    CopyKind::ToGlobal | CopyKind::Reduce(_) => (Source::None, Source::None),
                 };
-                sources[..3].copy_from_slice(&[op.map, op.shared, mbarrier]);
-                sources[3..].copy_from_slice(&op.coordinates);
+                sources[..4].copy_from_slice(&[op.map, op.shared, mbarrier, ctas]);
+                sources[4..].copy_from_slice(&op.coordinates);
+            }
+            AsyncOp::Store(op) => {
+                sources[..2].copy_from_slice(&[op.address, op.mbarrier]);
+                sources[2..6].copy_from_slice(&op.elements);
             }
             AsyncOp::Bulk(op) => {
-                let mbarrier = match op.kind {
-                    BulkKind::ToShared { mbarrier } => mbarrier,
-                    BulkKind::ToGlobal | BulkKind::Reduce(..) => Source::None,
+                let (mbarrier, ctas) = match op.kind {
+                    BulkKind::Load { mbarrier, ctas } => (mbarrier, ctas),
+                    BulkKind::Send { mbarrier } => (mbarrier, Source::None),
+                    BulkKind::Store => (Source::None, Source::None),
                 };
-                sources[..4].copy_from_slice(&[op.to, op.from, op.bytes, mbarrier]);
+                sources[..5].copy_from_slice(&[op.to, op.from, op.bytes, mbarrier, ctas]);
             }
         }
         sources
@@ -54,7 +62,9 @@ impl AsyncOp {
     pub fn target(&self) -> Target {
         match self {
             AsyncOp::Mbarrier(op) => op.target,
-            AsyncOp::Bulk(_) | AsyncOp::Tensor(_) | AsyncOp::Replace(_) => Target::None,
+            AsyncOp::Bulk(_) | AsyncOp::Tensor(_) | AsyncOp::Replace(_) | AsyncOp::Store(_) => {
+                Target::None
+            }
         }
     }
 }
@@ -78,6 +88,7 @@ pub fn execute(
             AsyncOp::Mbarrier(op) => mbarrier::execute(core, op, env, (w, mask, pc))?,
             AsyncOp::Bulk(op) => bulk::execute(core, op, env, (w, mask, pc))?,
             AsyncOp::Tensor(op) => tensor_copy::execute(core, op, env, (w, mask, pc))?,
+            AsyncOp::Store(op) => async_store::execute(core, op, env, (w, mask, pc))?,
             AsyncOp::Replace(op) => tensormap::execute(core, op, env, (w, mask, pc))?,
         }
     }

@@ -1,8 +1,9 @@
-//! Bulk copies between global memory and the CTA's own shared memory, with and without a reduction
-//! (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk"). A copy is done at once, so its group never
-//! waits.
+//! Bulk copies between global memory and shared memory, and between CTAs of a cluster, with and
+//! without a reduction (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk"). A copy is done at once,
+//! so its group never waits.
 
 use super::access::{combine, read_bytes, write_bytes};
+use super::cluster::mapa;
 use super::inst::{AtomicKind, AtomicOp, AtomicType, Source, Space, Target};
 use super::mbarrier;
 use super::rows::lanes;
@@ -15,14 +16,21 @@ use partita_device::FaultKind;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum BulkKind {
     /// From global to shared memory. An mbarrier then counts the bytes.
-    ToShared {
+    Load {
+        /// The mbarrier's address in shared memory.
+        mbarrier: Source,
+        /// The CTAs of the cluster that get the bytes, one bit a rank; [`Source::None`] for the CTA
+        /// that the address names.
+        ctas: Source,
+    },
+    /// From the CTA's shared memory to that of a CTA of its cluster. An mbarrier there counts the
+    /// bytes.
+    Send {
         /// The mbarrier's address in shared memory.
         mbarrier: Source,
     },
     /// From shared to global memory.
-    ToGlobal,
-    /// A reduction from shared memory into global memory.
-    Reduce(AtomicKind, AtomicType),
+    Store,
 }
 
 /// Side table of [`super::inst::Op::Async`].
@@ -30,6 +38,8 @@ pub enum BulkKind {
 pub struct BulkOp {
     /// Which way.
     pub kind: BulkKind,
+    /// The reduction with what is there.
+    pub reduce: Option<(AtomicKind, AtomicType)>,
     /// Destination, in its own space.
     pub to: Source,
     /// Source, in its own space.
@@ -48,9 +58,11 @@ pub fn execute(
     env: &mut Env<'_>,
     (w, mask, pc): (usize, u32, usize),
 ) -> Result<(), Box<Trouble>> {
-    let into_shared = matches!(op.kind, BulkKind::ToShared { .. });
-    let (to_space, from_space) =
-        if into_shared { (Space::Shared, Space::Global) } else { (Space::Global, Space::Shared) };
+    let (to_space, from_space) = match op.kind {
+        BulkKind::Load { .. } => (Space::Shared, Space::Global),
+        BulkKind::Send { .. } => (Space::Shared, Space::Shared),
+        BulkKind::Store => (Space::Global, Space::Shared),
+    };
     for lane in lanes(mask) {
         let site = (w + core.first_warp, lane, pc);
         let to = to_space.generic(core.get(op.to, w, lane));
@@ -69,28 +81,79 @@ pub fn execute(
                 }));
             }
         }
-        for at in (0..bytes).step_by(PIECE as usize) {
-            let mut piece = [0; PIECE as usize];
-            read_bytes(env, site, from.wrapping_add(at), &mut piece)?;
-            if let BulkKind::Reduce(kind, ty) = op.kind {
-                let mut old = [0; PIECE as usize];
-                read_bytes(env, site, to.wrapping_add(at), &mut old)?;
-                reduce(kind, ty, &mut piece, &old);
+        let mbarrier = match op.kind {
+            BulkKind::Load { mbarrier, .. } | BulkKind::Send { mbarrier } => {
+                Some(Space::Shared.generic(core.get(mbarrier, w, lane)))
             }
-            write_bytes(env, site, to.wrapping_add(at), &piece)?;
+            BulkKind::Store => None,
+        };
+        for rank in receivers(core, op.kind, w, lane) {
+            let at = |address: u64| rank.map_or(address, |rank| mapa([address, rank, 0], 0));
+            copy(op, env, site, (at(to), from, bytes))?;
+            if let Some(mbarrier) = mbarrier {
+                mbarrier::complete(env, site, at(mbarrier), bytes)?;
+            }
         }
-        if let BulkKind::ToShared { mbarrier } = op.kind {
-            let at = Space::Shared.generic(core.get(mbarrier, w, lane));
-            mbarrier::complete(env, site, at, bytes)?;
-        }
-        let (kind, global) =
-            if into_shared { (AccessKind::LoadPastL1, from) } else { (AccessKind::Store, to) };
-        match (into_shared, op.kind) {
-            (true, _) => env.trace.counts.global_loads += 1,
-            (false, BulkKind::Reduce(..)) => env.trace.counts.atomics += 1,
-            _ => env.trace.counts.global_stores += 1,
+        let (kind, global) = match op.kind {
+            BulkKind::Load { .. } => (AccessKind::LoadPastL1, from),
+            BulkKind::Store => (AccessKind::Store, to),
+            BulkKind::Send { .. } => {
+                env.trace.counts.shared_accesses += 1;
+                continue;
+            }
+        };
+        match (op.kind, op.reduce) {
+            (BulkKind::Load { .. }, _) => env.trace.counts.global_loads += 1,
+            (_, Some(_)) => env.trace.counts.atomics += 1,
+            (_, None) => env.trace.counts.global_stores += 1,
         }
         env.trace.range(kind, global, global.wrapping_add(bytes), pc);
+    }
+    Ok(())
+}
+
+/// The CTAs that get the bytes of a copy: their ranks, or the CTA that the address names.
+fn receivers(
+    core: &Core<'_>,
+    kind: BulkKind,
+    warp: usize,
+    lane: usize,
+) -> impl Iterator<Item = Option<u64>> {
+    let ctas = match kind {
+        BulkKind::Load { ctas, .. } => ctas,
+        BulkKind::Send { .. } | BulkKind::Store => Source::None,
+    };
+    ranks(core, ctas, warp, lane)
+}
+
+/// The ranks in a mask of 16 CTAs; `None` once where there is no mask.
+pub(super) fn ranks(
+    core: &Core<'_>,
+    ctas: Source,
+    warp: usize,
+    lane: usize,
+) -> impl Iterator<Item = Option<u64>> + use<> {
+    let multicast = ctas != Source::None;
+    let mask = if multicast { core.get(ctas, warp, lane) as u32 & 0xffff } else { 1 };
+    lanes(mask).map(move |rank| multicast.then_some(rank as u64))
+}
+
+/// Copies bytes for one receiver.
+fn copy(
+    op: &BulkOp,
+    env: &mut Env<'_>,
+    site: (usize, usize, usize),
+    (to, from, bytes): (u64, u64, u64),
+) -> Result<(), Box<Trouble>> {
+    for at in (0..bytes).step_by(PIECE as usize) {
+        let mut piece = [0; PIECE as usize];
+        read_bytes(env, site, from.wrapping_add(at), &mut piece)?;
+        if let Some((kind, ty)) = op.reduce {
+            let mut old = [0; PIECE as usize];
+            read_bytes(env, site, to.wrapping_add(at), &mut old)?;
+            reduce(kind, ty, &mut piece, &old);
+        }
+        write_bytes(env, site, to.wrapping_add(at), &piece)?;
     }
     Ok(())
 }

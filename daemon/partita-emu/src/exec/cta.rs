@@ -65,6 +65,10 @@ pub struct Cta {
     pub index: Dim3,
     /// Its linear index.
     pub linear: u64,
+    /// Its cluster, counted in the order in which clusters begin.
+    pub cluster: u64,
+    /// Its rank in the cluster.
+    pub rank: u32,
     /// Threads that have not exited, by warp.
     pub alive: Vec<u32>,
     /// Barriers at which threads have arrived, one bit a barrier.
@@ -85,6 +89,8 @@ impl Cta {
             barriers: vec![Barrier::default(); BARRIERS],
             index: Dim3::new(0, 0, 0),
             linear: 0,
+            cluster: 0,
+            rank: 0,
             alive: vec![0; warps],
             reached: 0,
             warps_per_team,

@@ -215,6 +215,10 @@ pub enum Op {
     Nop,
     /// Orders memory; `aux` is the scope. It has an effect only in weak memory.
     Fence,
+    /// `barrier.cluster.arrive`
+    ClusterArrive,
+    /// `barrier.cluster.wait`
+    ClusterWait,
     /// `.sync` operations of a warp, through the side table.
     Warp,
     /// A matrix operation of a warp, through the side table.

@@ -14,11 +14,13 @@
 //!   the ISA allows an error. `div.full` and `div.approx` round to nearest.
 
 pub mod access;
+pub mod async_store;
 pub mod asynchronous;
 pub mod atomics;
 pub mod barrier;
 pub mod bulk;
 pub mod call;
+pub mod cluster;
 pub mod convert;
 pub mod cta;
 pub mod decode;

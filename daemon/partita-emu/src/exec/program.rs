@@ -27,10 +27,16 @@ pub enum Constant {
     NctaidX,
     NctaidY,
     NctaidZ,
-    /// The CTA's index; [`super::registers::Registers::enter`] fills it in.
-    CtaidX,
-    CtaidY,
-    CtaidZ,
+    /// One of a CTA's own values; [`super::registers::Registers::enter`] fills it in.
+    OfCta(OfCta),
+    NclusteridX,
+    NclusteridY,
+    NclusteridZ,
+    ClusterNctaidX,
+    ClusterNctaidY,
+    ClusterNctaidZ,
+    ClusterNctarank,
+    IsExplicitCluster,
     Nwarpid,
     Nsmid,
     Gridid,
@@ -39,6 +45,25 @@ pub enum Constant {
     /// The address at which dynamic shared memory begins.
     StaticShared,
 }
+
+/// A special register whose value is a CTA's own.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+#[expect(missing_docs, reason = "the PTX special registers of that name")]
+pub enum OfCta {
+    CtaidX,
+    CtaidY,
+    CtaidZ,
+    ClusteridX,
+    ClusteridY,
+    ClusteridZ,
+    ClusterCtaidX,
+    ClusterCtaidY,
+    ClusterCtaidZ,
+    ClusterCtarank,
+}
+
+/// Special registers whose value is a CTA's own.
+pub const OF_CTA: usize = OfCta::ClusterCtarank as usize + 1;
 
 /// The facts of a launch for [`Constant::value`].
 #[derive(Clone, Copy, Debug)]
@@ -49,6 +74,8 @@ pub struct LaunchShape<'a> {
     pub block: Dim3,
     /// Extent of the grid.
     pub grid: Dim3,
+    /// Extent of a cluster in CTAs.
+    pub cluster: Dim3,
     /// Number of SMs.
     pub sm_count: u32,
     /// A number for the grid.
@@ -80,7 +107,15 @@ impl Constant {
             Constant::NctaidX => u64::from(shape.grid.x),
             Constant::NctaidY => u64::from(shape.grid.y),
             Constant::NctaidZ => u64::from(shape.grid.z),
-            Constant::CtaidX | Constant::CtaidY | Constant::CtaidZ => 0,
+            Constant::OfCta(_) => 0,
+            Constant::NclusteridX => u64::from(shape.grid.x / shape.cluster.x),
+            Constant::NclusteridY => u64::from(shape.grid.y / shape.cluster.y),
+            Constant::NclusteridZ => u64::from(shape.grid.z / shape.cluster.z),
+            Constant::ClusterNctaidX => u64::from(shape.cluster.x),
+            Constant::ClusterNctaidY => u64::from(shape.cluster.y),
+            Constant::ClusterNctaidZ => u64::from(shape.cluster.z),
+            Constant::ClusterNctarank => shape.cluster.count() as u64,
+            Constant::IsExplicitCluster => u64::from(shape.cluster.count() > 1),
             Constant::Nwarpid => u64::from((shape.block.count() as u32).div_ceil(32)),
             Constant::Nsmid => u64::from(shape.sm_count),
             Constant::Gridid => shape.grid_id,
@@ -120,6 +155,17 @@ pub struct FixedRows {
     pub laneid: Option<u32>,
 }
 
+/// What a kernel's directives say of clusters (PTX ISA, "Cluster Dimension Directives").
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ClusterRules {
+    /// `.reqnctapercluster`: the extent of its clusters.
+    pub required: Option<Dim3>,
+    /// `.explicitcluster`: each launch must name an extent.
+    pub explicit: bool,
+    /// `.maxclusterrank`: the most CTAs.
+    pub most: Option<u32>,
+}
+
 /// A kernel in compact form.
 #[derive(Clone, Debug, Default)]
 pub struct Program {
@@ -141,8 +187,8 @@ pub struct Program {
     pub constants32: Vec<Constant>,
     /// Rows that all warps share, 64 bits wide.
     pub constants64: Vec<Constant>,
-    /// The rows of [`Program::constants32`] that hold `%ctaid.x`, `.y`, `.z`.
-    pub cta_rows: [Option<u32>; 3],
+    /// The rows of [`Program::constants32`] that hold what is a CTA's own, by [`OfCta`].
+    pub cta_rows: [Option<u32>; OF_CTA],
     /// Fixed rows.
     pub fixed: FixedRows,
     /// Side table.
@@ -190,6 +236,10 @@ pub struct Program {
     pub max_threads: u32,
     /// The CTA's required extent.
     pub required_block: Option<Dim3>,
+    /// Whether it reaches other CTAs of its cluster.
+    pub uses_cluster: bool,
+    /// What it says of clusters.
+    pub cluster: ClusterRules,
     /// 32-bit registers per thread by the rule that stands in for ptxas.
     pub registers_per_thread: u32,
     /// For timing: straight runs of instructions.

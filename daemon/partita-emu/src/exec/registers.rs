@@ -7,7 +7,7 @@
 //! check.
 
 use super::inst::FRAME;
-use super::program::{LaunchShape, Program};
+use super::program::{LaunchShape, OF_CTA, Program};
 use super::rows::{LANES, Row, Row32, Row64, each};
 use super::team::MAX_WARPS;
 use partita_model::Dim3;
@@ -98,9 +98,9 @@ impl Registers {
         }
     }
 
-    /// A CTA of index `index` is about to start.
-    pub fn enter(&self, program: &Program, index: Dim3) {
-        for (row, value) in program.cta_rows.iter().zip([index.x, index.y, index.z]) {
+    /// A CTA is about to start; `own` are its own values, by [`super::program::OfCta`].
+    pub fn enter(&self, program: &Program, own: &[u32; OF_CTA]) {
+        for (row, &value) in program.cta_rows.iter().zip(own) {
             if let Some(row) = row {
                 self.r32[*row as usize].set(&[value; LANES]);
             }

@@ -7,6 +7,7 @@ use super::access::{self, weak::WeakAccess};
 use super::asynchronous;
 use super::atomics;
 use super::call;
+use super::cluster::Peers;
 use super::inst::{Inst, NOWHERE, Op, WarpKind};
 use super::program::Program;
 use super::registers::Registers;
@@ -52,6 +53,8 @@ pub enum Stop {
     End,
     /// The fragment stands at a barrier.
     Barrier,
+    /// The fragment waits at the barrier of its cluster.
+    Cluster,
     /// The fragment waits at a warp instruction for other threads of the warp.
     Warp,
     /// The fragment sleeps for this many nanoseconds.
@@ -70,6 +73,8 @@ pub struct Env<'a> {
     pub grants: &'a mut Grants,
     /// The CTA's shared memory.
     pub shared: &'a mut [u8],
+    /// The CTA's cluster, where the kernel uses clusters.
+    pub cluster: Option<Peers<'a>>,
     /// The CTA's local memory.
     pub local: &'a mut [u8],
     /// The launch's parameters.
@@ -529,6 +534,12 @@ pub fn run_here(
                     stop!(pc + 1, pc, Stop::Barrier);
                 }
             }
+            Op::ClusterArrive => attempt!(arrive_at_cluster(&core, i, env, pc)),
+            Op::ClusterWait => {
+                if split_guarded(&mut core, i, team, fragment, pc) {
+                    stop!(pc + 1, pc, Stop::Cluster);
+                }
+            }
             Op::Nanosleep => {
                 if first_active(&core, i).is_some() {
                     let nanos = (0..core.warps)
@@ -579,6 +590,23 @@ fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
     (0..core.warps).find_map(|w| {
         let mask = core.mask(i, w);
         (mask != 0).then(|| (w, mask.trailing_zeros() as usize))
+    })
+}
+
+/// Threads arrive at the barrier of their cluster.
+fn arrive_at_cluster(
+    core: &Core<'_>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+) -> Result<(), Box<Trouble>> {
+    let now = env.now;
+    let Some(peers) = &mut env.cluster else { return Ok(()) };
+    let arrived = peers.cluster.arrive(peers.rank, core.first_warp, &core.active(i), now);
+    arrived.map_err(|(warp, lane)| {
+        let detail = "a second arrival at the cluster's barrier without a wait".to_owned();
+        let kind = FaultKind::IllegalInstruction;
+        Box::new(Trouble { kind, warp, lane, pc, address: None, detail })
     })
 }
 

@@ -1,4 +1,4 @@
-//! Copies of tiles of tensors by tensor maps, between global memory and the CTA's own shared memory
+//! Copies of tiles of tensors by tensor maps, between global memory and shared memory
 //! (PTX ISA, "Tensors", "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor").
 //!
 //! A map is the emulated GPU's own form ([`TensorMapSpec::packed`]). Each copy reads it and checks
@@ -7,6 +7,7 @@
 
 use super::access::{read_bytes, write_bytes};
 use super::bulk;
+use super::cluster::mapa;
 use super::inst::{AtomicKind, AtomicType, Source, Space};
 use super::mbarrier;
 use super::rows::lanes;
@@ -23,6 +24,9 @@ pub enum CopyKind {
     ToShared {
         /// The mbarrier's address in shared memory.
         mbarrier: Source,
+        /// The CTAs of the cluster that get the tile, one bit a rank; [`Source::None`] for the CTA
+        /// that the address names.
+        ctas: Source,
     },
     /// From shared to global memory.
     ToGlobal,
@@ -76,12 +80,22 @@ pub fn execute(
             return Err(trouble(site, FaultKind::MisalignedAddress, shared, detail));
         }
         let first = op.coordinates.map(|at| i64::from(core.get(at, w, lane) as u32 as i32));
-        let tile = Tile::new(&spec, first, shared)
+        let mut tile = Tile::new(&spec, first, shared)
             .ok_or_else(|| not_for(site, map, "it is of another kind"))?;
-        let bytes = tile.copy(env, site, op.kind, map)?;
-        if let CopyKind::ToShared { mbarrier } = op.kind {
-            let at = Space::Shared.generic(core.get(mbarrier, w, lane));
-            mbarrier::complete(env, site, at, bytes)?;
+        if let CopyKind::ToShared { mbarrier, ctas } = op.kind {
+            let mbarrier = Space::Shared.generic(core.get(mbarrier, w, lane));
+            let wanted = env.trace.wanted;
+            for rank in bulk::ranks(core, ctas, w, lane) {
+                let at = |address: u64| rank.map_or(address, |rank| mapa([address, rank, 0], 0));
+                tile.shared = at(shared);
+                let bytes = tile.copy(env, site, op.kind, map)?;
+                mbarrier::complete(env, site, at(mbarrier), bytes)?;
+                // The tile crosses global memory's ways once, however many CTAs get it.
+                env.trace.wanted = false;
+            }
+            env.trace.wanted = wanted;
+        } else {
+            tile.copy(env, site, op.kind, map)?;
         }
         match op.kind {
             CopyKind::ToShared { .. } => env.trace.counts.global_loads += 1,

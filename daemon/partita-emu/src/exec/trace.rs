@@ -61,6 +61,8 @@ pub struct Trace {
     pub counts: RunCounts,
     /// Extra passes through shared memory because of bank conflicts.
     pub shared_passes: u64,
+    /// Bytes from or to shared memory of other CTAs of the cluster.
+    pub cluster_bytes: u64,
     /// Accesses that may be polls: atomics and loads past L1.
     pub polls: u32,
 }
@@ -71,6 +73,7 @@ impl Trace {
         self.transactions.clear();
         self.counts = RunCounts::default();
         self.shared_passes = 0;
+        self.cluster_bytes = 0;
         self.polls = 0;
     }
 

@@ -1,5 +1,6 @@
 //! Checks of modules, launches and ranges, before anything begins.
 
+use super::clusters;
 use super::grid::{Footprint, Grid, Stays};
 use super::reader::{Code, Read};
 use super::{EmulatedGpu, LoadedModule};
@@ -82,6 +83,7 @@ impl EmulatedGpu {
                 static_shared: Bytes(u64::from(program.static_shared)),
                 local: Bytes(u64::from(program.local)),
                 max_threads: program.max_threads,
+                required_cluster: program.cluster.required,
             });
             loaded.programs.insert(program.name.clone(), program);
         }
@@ -177,6 +179,13 @@ impl EmulatedGpu {
         if footprint.threads > self.spec.threads_per_sm {
             return Err(bad(format!("a block of {threads} threads does not fit into an SM")));
         }
+        let cluster = clusters::extent(&program.cluster, (launch.cluster, launch.grid), &self.spec)
+            .map_err(|why| bad(format!("`{name}`: {why}")))?;
+        let ctas = cluster.count() as u32;
+        let all = SmSet::range(0, self.spec.sms);
+        if ctas > 1 && !clusters::can_hold(&self.spec, &all, &footprint, ctas) {
+            return Err(bad(format!("`{name}`: no GPC holds {ctas} CTAs of its size at once")));
+        }
         self.grid_ids += 1;
         let sites = program.code.len();
         Ok(Grid {
@@ -184,6 +193,9 @@ impl EmulatedGpu {
             program: program.clone(),
             grid: launch.grid,
             block: launch.block,
+            cluster,
+            clusters: BTreeMap::new(),
+            spare_shared: Vec::new(),
             dynamic_shared: launch.dynamic_shared,
             params: launch.params.into(),
             grants: Grants::new(launch.access, module.constants.into_iter().collect(), sites),

@@ -1,5 +1,6 @@
 //! A grid on the device: its launch, its progress, its outcome.
 
+use crate::exec::cluster::Cluster;
 use crate::exec::cta::{Cta, Room};
 use crate::exec::program::{LaunchShape, Program};
 use crate::exec::rows::lanes;
@@ -11,6 +12,7 @@ use crate::timing::memory::MemoryCounts;
 use partita_device::{Assertion, Fault, FaultKind, ThreadPosition};
 use partita_model::occupancy::warp_registers;
 use partita_model::{DeviceAddress, Dim3, GridCounters, OperationId, SmSet, WindowId};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// A CTA's share of an SM.
@@ -80,6 +82,12 @@ pub struct Grid {
     pub grid: Dim3,
     /// Extent of a CTA.
     pub block: Dim3,
+    /// Extent of a cluster in CTAs.
+    pub cluster: Dim3,
+    /// Its clusters with resident CTAs, where it has clusters.
+    pub clusters: BTreeMap<u64, Cluster>,
+    /// Shared memory of clusters that have left, for the next.
+    pub spare_shared: Vec<Vec<u8>>,
     /// Dynamic shared memory.
     pub dynamic_shared: u32,
     /// Parameters.
@@ -131,27 +139,37 @@ impl Grid {
 
     /// A CTA, started. It has no room yet.
     pub fn take_cta(&mut self, warps_per_team: usize) -> Cta {
-        let linear = self.next;
+        let number = self.next;
+        let (linear, rank) = self.in_order(number);
         self.next += 1;
         self.resident += 1;
         let mut cta = self.spare.pop().unwrap_or_else(|| Cta::new(self.threads(), warps_per_team));
         cta.start(linear, self.grid, self.threads());
+        (cta.cluster, cta.rank) = (number / u64::from(self.cluster_ctas()), rank);
+        self.join_cluster(&cta);
         cta
     }
 
     /// A room for a CTA.
     pub fn take_room(&mut self, warps_per_team: usize, sm_count: u32) -> Room {
+        let clusters = self.has_clusters();
         self.rooms.pop().unwrap_or_else(|| {
             let shape = LaunchShape {
                 params: &self.params,
                 block: self.block,
                 grid: self.grid,
+                cluster: self.cluster,
                 sm_count,
                 grid_id: self.id,
                 dynamic_shared: self.dynamic_shared,
                 static_shared: self.program.static_shared,
             };
-            Room::new(&self.program, &shape, warps_per_team)
+            let mut room = Room::new(&self.program, &shape, warps_per_team);
+            if clusters {
+                // The cluster has the CTA's shared memory.
+                room.shared = Vec::new();
+            }
+            room
         })
     }
 
@@ -192,8 +210,10 @@ impl Grid {
                 (register.name.clone(), value)
             })
         });
-        let shared = room.into_iter().flat_map(|room| {
-            self.program.shared_variables.iter().flat_map(|variable| variable.words(&room.shared))
+        let in_cluster = self.clusters.get(&cta.cluster).map(|c| c.shared(cta.rank as usize));
+        let memory = in_cluster.or_else(|| room.map(|room| room.shared.as_slice()));
+        let shared = memory.into_iter().flat_map(|memory| {
+            self.program.shared_variables.iter().flat_map(|variable| variable.words(memory))
         });
         Fault {
             kind: trouble.kind,

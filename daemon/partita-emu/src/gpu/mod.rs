@@ -11,12 +11,14 @@
 
 mod account;
 mod admit;
+mod clusters;
 mod contract;
 mod for_drivers;
 mod grid;
 mod hardware;
 mod host_shares;
 mod pieces;
+mod placement;
 mod reader;
 mod sharing;
 mod sm;
@@ -500,6 +502,12 @@ impl EmulatedGpu {
                 let confined = self.confined.get(&id).copied();
                 let open = confined.unwrap_or_else(|| self.sms_of_context(grid.window));
                 grid.sms = grid.sms.intersection(&open);
+                let ctas = grid.cluster_ctas();
+                if ctas > 1 && !clusters::can_hold(&self.spec, &grid.sms, &grid.footprint, ctas) {
+                    let fault = Box::new(grid.no_room_for_clusters());
+                    self.done(operation, self.now, Outcome::Fault(fault));
+                    return;
+                }
                 let yields = |other: &OperationId| {
                     self.grids.get(other).is_some_and(|other| other.priority > priority)
                 };
@@ -518,71 +526,6 @@ impl EmulatedGpu {
         };
         if let Some(stream) = self.streams.streams.get_mut(&id) {
             stream.front = Some((operation, front));
-        }
-    }
-
-    /// The block scheduler. It spreads the CTAs of the first grid over the SMs with room, the SM
-    /// with the fewest CTAs first. The next grid gets the rest only when the first has no CTA left.
-    /// A grid that waits for room keeps later grids off its SMs. One that waits for its start, and
-    /// is not known to the scheduler before, does so to later grids of its own priority only: it
-    /// started in order of arrival.
-    fn place_ctas(&mut self, news: &mut Vec<News>) {
-        self.order.retain(|id| self.grids.get(id).is_some_and(|grid| grid.next < grid.total));
-        if self.order.is_empty() || !self.may_place() {
-            return;
-        }
-        let order = self.order_of_context();
-        let mut executed = 0;
-        let mut blocked = self.gated;
-        // SMs of grids of one priority that wait for their start.
-        let (mut priority, mut awaited) = (i32::MIN, SmSet::EMPTY);
-        for &operation in &order {
-            loop {
-                let grid = &self.grids[&operation];
-                if grid.next >= grid.total {
-                    break;
-                }
-                if grid.priority != priority {
-                    (priority, awaited) = (grid.priority, SmSet::EMPTY);
-                }
-                let all = grid.sms;
-                if grid.start > self.now {
-                    awaited = awaited.union(&all);
-                    break;
-                }
-                let open = all.difference(&blocked).difference(&awaited);
-                if open.is_empty() {
-                    blocked = blocked.union(&all);
-                    break;
-                }
-                let footprint = grid.footprint;
-                let first = self.turns as usize % self.sms.len();
-                let count = self.sms.len();
-                let best = (0..count)
-                    .map(|step| (first + step) % count)
-                    .filter(|&sm| open.contains(SmId(sm as u16)))
-                    .filter(|&sm| self.sms[sm].has_room(&footprint, &self.spec))
-                    .min_by_key(|&sm| self.rank(sm, &footprint));
-                let Some(best) = best else {
-                    blocked = blocked.union(&all);
-                    break;
-                };
-                let mut around = Surroundings {
-                    spec: &self.spec,
-                    timed: self.options.timing == Timing::On,
-                    memory: &mut self.memory,
-                    weak: &mut self.weak,
-                    system: &mut self.system,
-                    grids: &mut self.grids,
-                    order: &order,
-                    sequence: &mut self.sequence,
-                    news,
-                    residency: self.residency,
-                    executed: &mut executed,
-                    pace: None,
-                };
-                self.sms[best].place(operation, self.now, &mut around);
-            }
         }
     }
 

@@ -130,6 +130,9 @@ pub enum Entry {
         grid: Dim3,
         /// Extent of a CTA in threads.
         block: Dim3,
+        /// Extent of a cluster in CTAs, where the launch has clusters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        cluster: Option<Dim3>,
         /// Dynamic shared memory per CTA.
         dynamic_shared: u32,
         /// First byte and size of each range that it may touch.

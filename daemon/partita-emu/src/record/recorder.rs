@@ -350,13 +350,22 @@ impl Device for Recorder {
             }
             Work::Launch(launch) | Work::LaunchOn { launch, .. } => {
                 let GridSpec {
-                    module, kernel, grid, block, dynamic_shared, params, access, ..
+                    module,
+                    kernel,
+                    grid,
+                    block,
+                    cluster,
+                    dynamic_shared,
+                    params,
+                    access,
+                    ..
                 } = launch.clone();
                 Ok(Entry::Launch {
                     module,
                     kernel: kernel.to_string(),
                     grid,
                     block,
+                    cluster: (cluster.count() > 1).then_some(cluster),
                     dynamic_shared,
                     access: access.iter().map(|range| (range.start, range.bytes)).collect(),
                     params,

@@ -312,7 +312,17 @@ impl Replay {
             }
             Entry::Copy { to, from, bytes } => Work::CopyOnDevice { to, from, bytes },
             Entry::Fill { to, value, width, count } => Work::Fill { to, value, width, count },
-            Entry::Launch { module, kernel, grid, block, dynamic_shared, access, params, sms } => {
+            Entry::Launch {
+                module,
+                kernel,
+                grid,
+                block,
+                cluster,
+                dynamic_shared,
+                access,
+                params,
+                sms,
+            } => {
                 let access =
                     access.iter().map(|&(start, bytes)| AddressRange { start, bytes }).collect();
                 let kernel = kernel.into();
@@ -325,7 +335,7 @@ impl Replay {
                     params,
                     access,
                     cooperative: false,
-                    cluster: partita_model::Dim3::linear(1),
+                    cluster: cluster.unwrap_or(partita_model::Dim3::linear(1)),
                 };
                 match sms {
                     Some(sms) => Work::LaunchOn { launch, sms },

@@ -101,6 +101,8 @@ fn ends(op: Op) -> bool {
             | Op::Barrier
             | Op::Warp
             | Op::Matrix
+            | Op::ClusterArrive
+            | Op::ClusterWait
             | Op::Nanosleep
             | Op::Trap
             | Op::System
@@ -183,7 +185,7 @@ impl Segments {
             }
             current.memory |= is_memory(inst)
                 || matches!(inst.op, Op::StGlobal | Op::AtomicWide | Op::Async | Op::AsyncCopy);
-            clocks |= matches!(inst.op, Op::Special32 | Op::Special64);
+            clocks |= matches!(inst.op, Op::Special32 | Op::Special64 | Op::ClusterArrive);
             current.plain = !current.memory && !clocks;
             current.repeats =
                 inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
@@ -259,7 +261,7 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Texture | Warp | Matrix
         | System | Barrier => (0, 0, 0, 0),
         PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop
-        | Fence => (0, 0, 0, 0),
+        | Fence | ClusterArrive | ClusterWait => (0, 0, 0, 0),
     };
     for (kind, operand, written) in
         [(a, inst.a, false), (b, inst.b, false), (c, inst.c, false), (d, inst.d, true)]

@@ -354,6 +354,7 @@ mod tests {
             static_shared: Bytes(static_shared),
             local: Bytes(0),
             max_threads: 1024,
+            required_cluster: None,
         }
     }
 

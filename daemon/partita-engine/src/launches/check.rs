@@ -62,7 +62,7 @@ impl Checker<'_> {
             dynamic_shared: request.dynamic_shared,
             params: Params::new(request.params),
             cooperative: request.cooperative,
-            cluster: request.cluster,
+            cluster: cluster_of(request.cluster, &form),
             awaits_host: false,
             profile: None,
             cta,
@@ -220,7 +220,7 @@ fn known<'f>(
     })
 }
 
-/// Forms know no clusters, so only machine code has them.
+/// What CUDA checks of clusters.
 fn check_cluster(kernel: &Kernel, request: &request::Launch) -> Result<(), Refusal> {
     let (grid, cluster, name) = (request.grid, request.cluster, &kernel.name);
     if cluster.count() == 1 {
@@ -232,13 +232,21 @@ fn check_cluster(kernel: &Kernel, request: &request::Launch) -> Result<(), Refus
         let text = format!("kernel `{name}`: clusters of {cluster} do not fill a grid of {grid}");
         return Err(Refusal::Explained(CudaResult::ERROR_INVALID_CLUSTER_SIZE, text));
     }
-    if !kernel.is_machine_code {
-        let text = format!(
-            "kernel `{name}` is launched with clusters of {cluster}, which only machine code has"
-        );
-        return Err(Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text));
+    let required = kernel.facts.as_ref().ok().and_then(|facts| facts.required_cluster);
+    if let Some(required) = required.filter(|required| *required != cluster) {
+        let text = format!("kernel `{name}`: clusters of {cluster}; its code requires {required}");
+        return Err(Refusal::Explained(CudaResult::ERROR_INVALID_CLUSTER_SIZE, text));
     }
     Ok(())
+}
+
+/// The clusters in which a launch runs. A kernel that has a form reaches no other CTA of its
+/// cluster ([`partita_device::GridSpec::cluster`]), so its CTAs run one by one.
+fn cluster_of(asked: Dim3, form: &Form) -> Dim3 {
+    match form {
+        Form::Original(_) | Form::Grouped(_) | Form::MachineCode => asked,
+        Form::Worker(_) | Form::Ticket | Form::Slice(_) => Dim3::linear(1),
+    }
 }
 
 fn invalid(text: String) -> Refusal {

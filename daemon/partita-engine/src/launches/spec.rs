@@ -58,6 +58,12 @@ impl Spec {
         self.end
     }
 
+    /// Whether CTAs of the launch need others of their cluster.
+    pub(crate) fn has_clusters(&self) -> bool {
+        let fixed = self.kernel.facts.as_ref().ok().and_then(|facts| facts.required_cluster);
+        self.cluster.count() > 1 || fixed.is_some_and(|cluster| cluster.count() > 1)
+    }
+
     /// CTAs that the launch runs.
     pub(crate) fn ctas(&self) -> u64 {
         self.end - self.first
@@ -230,6 +236,7 @@ impl Pending {
         if let Form::Original(as_written) = &self.form
             && as_written.keeps_to.is_none()
             && !self.spec.cooperative
+            && !self.spec.has_clusters()
             && self.spec.ctas() > places
         {
             self.form = Form::Grouped(as_written.clone());

@@ -451,6 +451,44 @@ fn hash(module: &Module, reach: &Reach) -> String {
     digest.iter().take(16).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// The most reasons that a form's refusal names: a large kernel may have thousands.
+const MOST_REASONS: usize = 4;
+
+/// Why a form does not serve a kernel: the first reasons that differ, each with its first line.
 fn reasons(refusals: &[Refusal]) -> String {
-    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+    let mut named: Vec<&Refusal> = Vec::new();
+    for refusal in refusals {
+        let is_new = named.iter().all(|known| known.reason != refusal.reason);
+        if is_new && named.len() < MOST_REASONS {
+            named.push(refusal);
+        }
+    }
+    let mut said: Vec<String> = named.iter().map(ToString::to_string).collect();
+    if refusals.len() > named.len() {
+        said.push(format!("more in {} places", refusals.len() - named.len()));
+    }
+    said.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use partita_ptx::{Pos, Reason};
+
+    #[test]
+    fn reasons_are_named_once_and_few() {
+        let refusal = |line, what: &str| Refusal {
+            pos: Pos { line, col: 1 },
+            reason: Reason::Cluster { what: what.to_owned() },
+        };
+        let said = reasons(&[refusal(3, "mapa"), refusal(4, "mapa"), refusal(5, "getctarank")]);
+        assert!(said.starts_with("line 3: `mapa`"), "{said}");
+        assert!(
+            said.contains("line 5: `getctarank`") && said.ends_with("; more in 1 places"),
+            "{said}"
+        );
+        let many: Vec<Refusal> = (1..=9).map(|line| refusal(line, &format!("x{line}"))).collect();
+        assert!(reasons(&many).ends_with("; more in 5 places"), "{}", reasons(&many));
+        assert_eq!(reasons(&many[..2]).matches(';').count(), 1);
+    }
 }

@@ -376,7 +376,8 @@ impl Checks<'_, '_> {
         let pos = inst.pos;
         let what = || module.text(form.text).to_owned();
         self.operands(body, inst, inst.operands, inside);
-        if form.op != Op::Cp && form.mods.contains(&Mod::Space(Space::SharedCluster)) {
+        let names_cluster = form.mods.contains(&Mod::Space(Space::SharedCluster));
+        if names_cluster && form.op != Op::Cp || form.has(Mod::Multicast) {
             self.refuse(pos, Reason::Cluster { what: what() });
         }
         match form.op {

@@ -21,6 +21,7 @@ pub use atomic::{atomic, combine};
 pub use global::{load_global, store_global};
 pub use shared::{load_shared, store_shared};
 
+use super::cluster;
 use super::inst::{Inst, Space};
 use super::rows::LANES;
 use super::step::{Env, Trouble};
@@ -121,7 +122,13 @@ fn read(
             match found.filter(|_| offset.is_multiple_of(u64::from(bytes))) {
                 Some(found) => into.copy_from_slice(found),
                 None => {
-                    return Err(shared_trouble(env, warp, lane, pc, offset, bytes, Access::Load));
+                    let aligned = offset.is_multiple_of(u64::from(bytes));
+                    let peer = cluster::memory_at(env, offset, length).filter(|_| aligned);
+                    let Some(found) = peer else {
+                        let load = Access::Load;
+                        return Err(shared_trouble(env, warp, lane, pc, offset, bytes, load));
+                    };
+                    into.copy_from_slice(found);
                 }
             }
         }
@@ -194,6 +201,12 @@ fn write(
             if offset.is_multiple_of(u64::from(bytes))
                 && let Some(place) =
                     env.shared.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..length))
+            {
+                place.copy_from_slice(from);
+                return Ok(());
+            }
+            if offset.is_multiple_of(u64::from(bytes))
+                && let Some(place) = cluster::memory_at(env, offset, length)
             {
                 place.copy_from_slice(from);
                 return Ok(());

@@ -1,5 +1,6 @@
 //! The message of an access that failed.
 
+use crate::exec::cluster;
 use crate::exec::step::{Env, Trouble};
 use partita_device::FaultKind;
 use partita_model::{DeviceAddress, MemoryAccess};
@@ -88,10 +89,9 @@ pub(super) fn shared_trouble(
     let what = access.text();
     let (kind, detail) = if address.is_multiple_of(u64::from(bytes)) {
         let size = env.shared.len();
-        (
-            FaultKind::IllegalAddress,
-            format!("{what} of {bytes} bytes beyond the CTA's {size} bytes of shared memory"),
-        )
+        let place = cluster::why_not(env, address)
+            .unwrap_or_else(|| format!("beyond the CTA's {size} bytes of shared memory"));
+        (FaultKind::IllegalAddress, format!("{what} of {bytes} bytes {place}"))
     } else {
         let text = format!(
             "{what} of {bytes} bytes of shared memory at an address that is no multiple of it"

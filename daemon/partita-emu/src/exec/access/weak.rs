@@ -5,7 +5,6 @@
 
 use super::{ACQUIRE, PAST_L1, RELEASE, SEQUENTIAL, STRONG_STORE, WITHIN_CTA};
 use crate::exec::asynchronous::AsyncOp;
-use crate::exec::bulk::BulkKind;
 use crate::exec::inst::{AtomicOp, AtomicType, Inst, MemoryOp, Op, Source, Space, Target};
 use crate::exec::mbarrier::MbarrierKind;
 use crate::exec::program::Program;
@@ -40,8 +39,7 @@ impl WeakAccess<'_> {
 pub fn begin(core: &Core<'_>, i: &Inst, env: &mut Env<'_>) {
     let Some(access) = &mut env.weak else { return };
     let asynchronous = (i.op == Op::Async).then(|| env.program.async_ops[i.imm as usize]);
-    let reduces =
-        matches!(asynchronous, Some(AsyncOp::Bulk(op)) if matches!(op.kind, BulkKind::Reduce(..)));
+    let reduces = matches!(asynchronous, Some(AsyncOp::Bulk(op)) if op.reduce.is_some());
     access.how = i.aux;
     access.atomic = reduces || matches!(i.op, Op::Atomic | Op::AtomicWide);
     // PTX ISA, "mbarrier.arrive": the arrival releases in the CTA. A thread that waits for the

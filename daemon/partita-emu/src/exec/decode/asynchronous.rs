@@ -11,7 +11,7 @@ use partita_model::tensor_map::MAX_RANK;
 use partita_ptx::{Base, Form, Mod, Op as P, Operand, Space as PtxSpace, Type, Version};
 
 impl Decoder<'_> {
-    fn emit_async(&mut self, op: AsyncOp) {
+    pub(super) fn emit_async(&mut self, op: AsyncOp) {
         self.program.async_ops.push(op);
         let index = self.program.async_ops.len() as i64 - 1;
         self.emit(Op::Async, 0, 0, 0, 0, index);
@@ -19,9 +19,6 @@ impl Decoder<'_> {
 
     pub(super) fn mbarrier(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         use MbarrierKind as K;
-        if form.space() == Some(PtxSpace::SharedCluster) {
-            return self.unsupported(form);
-        }
         if form.has(Mod::PendingCount) {
             let [d, state] = *operands else { return self.unsupported(form) };
             let state = self.source(state, Type::B64)?;
@@ -71,9 +68,7 @@ impl Decoder<'_> {
         Ok(())
     }
 
-    /// `cp.async.bulk` and `cp.reduce.async.bulk` without tensors. An address of shared memory
-    /// belongs to the CTA, even where the ISA calls the space `shared::cluster`: a CTA without a
-    /// cluster has no other.
+    /// `cp.async.bulk` and `cp.reduce.async.bulk` without tensors.
     pub(super) fn bulk_copy(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let spaces: Vec<PtxSpace> = form
             .mods
@@ -83,9 +78,6 @@ impl Decoder<'_> {
                 _ => None,
             })
             .collect();
-        if form.has(Mod::Multicast) {
-            return self.unsupported(form);
-        }
         if form.has(Mod::Tensor) {
             return self.tensor_copy(form, &spaces, operands);
         }
@@ -96,22 +88,36 @@ impl Decoder<'_> {
         let [to, from, bytes, rest @ ..] = operands else { return self.unsupported(form) };
         let bytes = self.source(*bytes, Type::U32)?;
         let kind = match (spaces.as_slice(), rest) {
-            ([PtxSpace::SharedCluster | PtxSpace::SharedCta, PtxSpace::Global], [mbarrier, ..]) => {
-                BulkKind::ToShared { mbarrier: self.whole_address(*mbarrier)? }
+            (
+                [PtxSpace::SharedCluster | PtxSpace::SharedCta, PtxSpace::Global],
+                [mbarrier, rest @ ..],
+            ) => {
+                let mbarrier = self.whole_address(*mbarrier)?;
+                BulkKind::Load { mbarrier, ctas: self.receivers(form, rest)? }
             }
-            ([PtxSpace::Global, PtxSpace::SharedCta], _) if form.has(Mod::Reduce) => {
-                let (Some(kind), Some(ty)) = (Self::atomic_kind(form), Self::atomic_type(form))
-                else {
-                    return self.unsupported(form);
-                };
-                BulkKind::Reduce(kind, ty)
+            ([PtxSpace::SharedCluster, PtxSpace::SharedCta], [mbarrier, ..]) => {
+                BulkKind::Send { mbarrier: self.whole_address(*mbarrier)? }
             }
-            ([PtxSpace::Global, PtxSpace::SharedCta], _) => BulkKind::ToGlobal,
+            ([PtxSpace::Global, PtxSpace::SharedCta], _) => BulkKind::Store,
+            _ => return self.unsupported(form),
+        };
+        let reduce = match (Self::atomic_kind(form), Self::atomic_type(form)) {
+            _ if !form.has(Mod::Reduce) => None,
+            (Some(kind), Some(ty)) => Some((kind, ty)),
             _ => return self.unsupported(form),
         };
         let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
-        self.emit_async(AsyncOp::Bulk(BulkOp { kind, to, from, bytes }));
+        self.emit_async(AsyncOp::Bulk(BulkOp { kind, reduce, to, from, bytes }));
         Ok(())
+    }
+
+    /// The mask of the CTAs that get what is copied, behind the mbarrier.
+    fn receivers(&mut self, form: &Form, rest: &[Operand]) -> Result<Source> {
+        match rest.first() {
+            _ if !form.has(Mod::Multicast) => Ok(Source::None),
+            Some(&ctas) => self.source(ctas, Type::U16),
+            None => self.unsupported(form),
+        }
     }
 
     /// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor` and `cp.async.bulk.prefetch.tensor` of
@@ -134,10 +140,11 @@ impl Decoder<'_> {
             }
             (
                 [PtxSpace::SharedCluster | PtxSpace::SharedCta, PtxSpace::Global],
-                [to, tensor, mbarrier, ..],
+                [to, tensor, mbarrier, rest @ ..],
             ) => {
                 let mbarrier = self.whole_address(*mbarrier)?;
-                (*tensor, *to, CopyKind::ToShared { mbarrier })
+                let ctas = self.receivers(form, rest)?;
+                (*tensor, *to, CopyKind::ToShared { mbarrier, ctas })
             }
             ([PtxSpace::Global, PtxSpace::SharedCta], [tensor, from, ..]) => {
                 let kind = match (form.has(Mod::Reduce), Self::atomic_kind(form)) {
@@ -177,7 +184,8 @@ impl Decoder<'_> {
         if let (["tensormap", "cp_fenceproxy", ..], [to, from, bytes]) = (&words[..], operands) {
             let bytes = self.source(*bytes, Type::U32)?;
             let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
-            self.emit_async(AsyncOp::Bulk(BulkOp { kind: BulkKind::ToGlobal, to, from, bytes }));
+            let kind = BulkKind::Store;
+            self.emit_async(AsyncOp::Bulk(BulkOp { kind, reduce: None, to, from, bytes }));
             return Ok(());
         }
         let (["tensormap", "replace", "tile", field, ..], [map, rest @ ..]) =

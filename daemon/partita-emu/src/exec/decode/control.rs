@@ -234,7 +234,7 @@ impl Decoder<'_> {
 
     fn barrier(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         if form.has(Mod::Cluster) {
-            return self.unsupported(form);
+            return self.cluster_barrier(form);
         }
         if form.has(Mod::Warp) {
             let members = self.source(operands[0], Type::B32)?;

@@ -18,10 +18,12 @@ struct Address {
 impl Decoder<'_> {
     pub(super) fn memory_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         match form.op {
+            P::St | P::Red if form.has(Mod::Async) => self.async_store(form, operands),
+            P::Mapa | P::Getctarank => self.cluster_address(form, operands),
             P::Ld | P::Ldu => self.load(form, operands),
             P::St => self.store(form, operands),
             P::Atom => self.atomic(form, operands, true),
-            P::Red if !form.has(Mod::Async) => self.atomic(form, operands, false),
+            P::Red => self.atomic(form, operands, false),
             P::Prefetch | P::Prefetchu | P::Discard | P::Applypriority => {
                 self.emit(Op::Nop, 0, 0, 0, 0, 0);
                 Ok(())
@@ -48,7 +50,7 @@ impl Decoder<'_> {
         Ok(match form.space() {
             None => Space::Generic,
             Some(PtxSpace::Global | PtxSpace::Const) => Space::Global,
-            Some(space) if space.is_shared() => Space::Shared,
+            Some(space) if space.is_shared() || space == PtxSpace::SharedCluster => Space::Shared,
             Some(PtxSpace::Local) => Space::Local,
             Some(space) if space.is_param() => Space::Param,
             Some(_) => return self.unsupported(form),
@@ -211,6 +213,7 @@ impl Decoder<'_> {
         }
         let aux = if Self::past_l1(form) { PAST_L1 } else { 0 } | Self::order_bits(form);
         let simple = match (space, rows.as_slice(), address.base, bytes) {
+            _ if form.space() == Some(PtxSpace::SharedCluster) => None,
             (Space::Global, [Some(Source::R32(d))], Source::R64(a), 4) => {
                 Some((Op::LdGlobal, *d, a, 4))
             }
@@ -269,6 +272,7 @@ impl Decoder<'_> {
         let aux = if strong { STRONG_STORE } else { 0 } | Self::order_bits(form);
         let releases = aux & RELEASE != 0;
         let simple = match (space, rows.as_slice(), address.base, bytes) {
+            _ if form.space() == Some(PtxSpace::SharedCluster) => None,
             (Space::Global, [Some(Source::R32(v))], Source::R64(a), 4) => {
                 Some((Op::StGlobal, *v, a, 4))
             }

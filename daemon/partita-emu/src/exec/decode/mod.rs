@@ -10,6 +10,7 @@ mod arith;
 mod asynchronous;
 mod calls;
 mod cfg;
+mod cluster;
 mod control;
 mod matrix;
 mod memory;
@@ -198,7 +199,7 @@ impl<'m> Decoder<'m> {
             self.kernel_params.insert(var, parameter);
             self.program.params.push(parameter);
         }
-        self.check_cluster(id)?;
+        self.cluster_rules(id);
         self.directives(id);
         self.program.fixed = FixedRows::default();
         self.begin_stack(id);
@@ -424,6 +425,7 @@ impl<'m> Decoder<'m> {
                 self.guard = ((copy & !FRAME) + 1) << 1 | guard_code & 1;
             }
         }
+        self.note_cluster(form);
         let result = self.operation(form, operands);
         self.guard = 0;
         result

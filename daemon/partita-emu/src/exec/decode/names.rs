@@ -3,7 +3,7 @@
 use super::calls::function_address;
 use super::{Decoder, Result, align};
 use crate::exec::inst::{FRAME, Op, Source, Target};
-use crate::exec::program::{Constant, SharedVariable};
+use crate::exec::program::{Constant, OfCta, SharedVariable};
 use partita_ptx::{Part, Space as PtxSpace, Special, Symbol, VarId};
 
 impl Decoder<'_> {
@@ -28,19 +28,24 @@ impl Decoder<'_> {
         let pick = |all: [Constant; 3]| all.get(component).copied().unwrap_or(Constant::Bits(0));
         let constant = match special {
             Special::Ntid => Some(pick([Constant::NtidX, Constant::NtidY, Constant::NtidZ])),
-            Special::Nctaid | Special::Nclusterid => {
+            Special::Nctaid => {
                 Some(pick([Constant::NctaidX, Constant::NctaidY, Constant::NctaidZ]))
             }
+            Special::Nclusterid => {
+                Some(pick([Constant::NclusteridX, Constant::NclusteridY, Constant::NclusteridZ]))
+            }
+            Special::ClusterNctaid => Some(pick([
+                Constant::ClusterNctaidX,
+                Constant::ClusterNctaidY,
+                Constant::ClusterNctaidZ,
+            ])),
+            Special::ClusterNctarank => Some(Constant::ClusterNctarank),
+            Special::IsExplicitCluster => Some(Constant::IsExplicitCluster),
             Special::Nwarpid => Some(Constant::Nwarpid),
             Special::Nsmid => Some(Constant::Nsmid),
             Special::Gridid => Some(Constant::Gridid),
             Special::DynamicSmemSize => Some(Constant::DynamicShared),
             Special::TotalSmemSize | Special::AggrSmemSize => Some(Constant::TotalShared),
-            // Without clusters each CTA forms a cluster of its own.
-            Special::IsExplicitCluster | Special::ClusterCtarank | Special::ClusterCtaid => {
-                Some(Constant::Bits(0))
-            }
-            Special::ClusterNctarank | Special::ClusterNctaid => Some(Constant::Bits(1)),
             Special::Envreg(_) | Special::Pm(_) | Special::Pm64(_) | Special::CurrentGraphExec => {
                 Some(Constant::Bits(0))
             }
@@ -49,7 +54,9 @@ impl Decoder<'_> {
             | Special::ReservedSmemOffsetCap
             | Special::ReservedSmemOffset(_) => Some(Constant::Bits(0)),
             Special::Tid if component == 3 => Some(Constant::Bits(0)),
-            Special::Ctaid | Special::Clusterid if component == 3 => Some(Constant::Bits(0)),
+            Special::Ctaid | Special::Clusterid | Special::ClusterCtaid if component == 3 => {
+                Some(Constant::Bits(0))
+            }
             _ => None,
         };
         if let Some(constant) = constant {
@@ -68,12 +75,19 @@ impl Decoder<'_> {
                 Some(row)
             }
             Special::Laneid => Some(self.laneid()),
-            Special::Ctaid | Special::Clusterid => {
-                let all = [Constant::CtaidX, Constant::CtaidY, Constant::CtaidZ];
-                let row = self.constant32(all[component.min(2)]);
-                self.program.cta_rows[component.min(2)] = Some(row);
-                Some(row)
+            Special::Ctaid => {
+                let all = [OfCta::CtaidX, OfCta::CtaidY, OfCta::CtaidZ];
+                Some(self.own_value(all[component.min(2)]))
             }
+            Special::Clusterid => {
+                let all = [OfCta::ClusteridX, OfCta::ClusteridY, OfCta::ClusteridZ];
+                Some(self.own_value(all[component.min(2)]))
+            }
+            Special::ClusterCtaid => {
+                let all = [OfCta::ClusterCtaidX, OfCta::ClusterCtaidY, OfCta::ClusterCtaidZ];
+                Some(self.own_value(all[component.min(2)]))
+            }
+            Special::ClusterCtarank => Some(self.own_value(OfCta::ClusterCtarank)),
             Special::LanemaskEq
             | Special::LanemaskLe
             | Special::LanemaskLt
@@ -132,6 +146,13 @@ impl Decoder<'_> {
             return Ok(Source::R64(wide));
         }
         Ok(Source::R32(row))
+    }
+
+    /// The row of a value that is the CTA's own.
+    pub(super) fn own_value(&mut self, which: OfCta) -> u32 {
+        let row = self.constant32(Constant::OfCta(which));
+        self.program.cta_rows[which as usize] = Some(row);
+        row
     }
 
     pub(super) fn laneid(&mut self) -> u32 {

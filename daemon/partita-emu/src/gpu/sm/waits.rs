@@ -1,10 +1,14 @@
 //! Threads that wait for others of their CTA: at barriers, for the last exit, or in vain.
 
-use super::{DRAINED, News, Sm, Surroundings};
+use super::{CLUSTER_LATENCY, DRAINED, News, Sm, Surroundings};
 use crate::exec::barrier;
+use crate::exec::cluster::Wait;
 use crate::exec::rows::lanes;
 use crate::exec::team::{State, Team, is_empty};
 use crate::memory::weak::{Scope, Thread};
+
+/// Cycles after which threads look again whether their cluster's barrier has opened.
+const CLUSTER_LOOKS: u64 = 32;
 
 impl Sm {
     /// Handles the arrival of the team's last fragment at a barrier.
@@ -93,6 +97,62 @@ impl Sm {
         }
     }
 
+    /// Handles the team's last fragment at the barrier of its cluster. Threads whose phase is not
+    /// over look again a little later, because the CTAs that they wait for are on other SMs.
+    pub(super) fn wait_for_cluster(
+        &mut self,
+        slot: usize,
+        team_index: usize,
+        (start, ready): (u64, u64),
+        around: &mut Surroundings<'_>,
+    ) {
+        let cycle = around.spec.cycle_ps();
+        let latency = if around.timed { CLUSTER_LATENCY * cycle } else { 0 };
+        let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        let Some(grid) = around.grids.get_mut(&resident.operation) else { return };
+        let team = &mut resident.cta.teams[team_index];
+        let mut fragment = team.fragments.pop().expect("it stands at the barrier");
+        let rank = resident.cta.rank as usize;
+        let found = match grid.clusters.get_mut(&resident.cta.cluster) {
+            Some(cluster) => {
+                cluster.wait((rank, team.first_warp), &fragment.masks, (start, latency))
+            }
+            None => Wait::Pass(fragment.masks),
+        };
+        let again = start.max(ready) + CLUSTER_LOOKS * cycle;
+        match found {
+            Wait::Pass(pass) => {
+                let mut passing = Team::split(&mut fragment, &pass);
+                if !is_empty(&fragment.masks) {
+                    fragment.state = State::Asleep(again);
+                    team.fragments.insert(0, fragment);
+                }
+                if !is_empty(&pass) {
+                    passing.pc += 1;
+                    passing.state = State::Ready;
+                    team.fragments.push(passing);
+                }
+            }
+            Wait::Until(known) => {
+                fragment.state = State::Asleep(known.max(ready));
+                team.fragments.insert(0, fragment);
+            }
+            Wait::Stray(warp, lane) => {
+                let pc = fragment.pc as usize;
+                let what = "a wait at the cluster's barrier without an arrival before it";
+                team.fragments.push(fragment);
+                let fault = grid.stuck(&resident.cta, pc, warp, lane, what);
+                let fault = Box::new(fault);
+                around.news.push(News::Faulted { time: ready, grid: resident.operation, fault });
+                return;
+            }
+        }
+        let wake = team.next_ready(ready).map_or_else(|| team.first_wake(), |_| Some(ready));
+        let at = wake.unwrap_or(ready).max(ready);
+        self.note_exits(slot, team_index, ready, around);
+        self.enqueue(slot, team_index, at, around.sequence);
+    }
+
     /// Handles exits of a team's threads: barriers may open, and the CTA may be done.
     pub(super) fn note_exits(
         &mut self,
@@ -103,6 +163,11 @@ impl Sm {
     ) {
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let opened = resident.cta.note_exits(team);
+        if let Some(grid) = around.grids.get_mut(&resident.operation)
+            && let Some(cluster) = grid.clusters.get_mut(&resident.cta.cluster)
+        {
+            cluster.note_alive(resident.cta.rank as usize, &resident.cta.alive, time);
+        }
         for id in opened {
             self.open(slot, id, time, around);
         }

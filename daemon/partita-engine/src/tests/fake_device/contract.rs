@@ -106,6 +106,7 @@ impl Device for FakeDevice {
                 static_shared: Bytes(0),
                 local: Bytes(0),
                 max_threads: (65_536 / registers / 32 * 32).min(1024),
+                required_cluster: None,
             });
             let traits = Traits {
                 faults: name.starts_with("fault"),

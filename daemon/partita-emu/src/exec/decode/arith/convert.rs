@@ -1,12 +1,13 @@
 //! `cvt`, conversions of addresses between spaces, and `mov`.
 
 use super::{NONE, number, rounding};
+use crate::exec::cluster;
 use crate::exec::convert::{Conversion, Number, convert};
 use crate::exec::decode::{Decoder, Result};
 use crate::exec::float::{self, Rounding};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::lane;
-use crate::exec::program::Constant;
+use crate::exec::program::{Constant, OfCta};
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, SPACE_BYTES};
 use partita_ptx::{Form, Mod, Operand, Part, Space as PtxSpace, Type};
 
@@ -143,7 +144,7 @@ impl Decoder<'_> {
         let [d, a] = operands[..] else { return self.unsupported(form) };
         let base = match form.space() {
             Some(PtxSpace::Global | PtxSpace::Const) => 0,
-            Some(space) if space.is_shared() => SHARED_BASE,
+            Some(space) if space.is_shared() || space == PtxSpace::SharedCluster => SHARED_BASE,
             Some(PtxSpace::Local) => LOCAL_BASE,
             // A device function's parameters lie in local memory.
             Some(space) if space.is_param() => {
@@ -174,10 +175,8 @@ impl Decoder<'_> {
             Some(PtxSpace::Global) => (SHARED_BASE, PARAM_BASE + SPACE_BYTES, 1),
             // Constants lie in global memory; no address range is theirs alone.
             Some(PtxSpace::Const) => (1, 0, 0),
-            // Without clusters the cluster's shared memory is the CTA's own.
-            Some(space) if space.is_shared() || space == PtxSpace::SharedCluster => {
-                (SHARED_BASE, SHARED_BASE + SPACE_BYTES, 0)
-            }
+            Some(PtxSpace::SharedCluster) => (SHARED_BASE, SHARED_BASE + SPACE_BYTES, 0),
+            Some(space) if space.is_shared() => return self.is_own_shared(operands),
             Some(PtxSpace::Local) => (LOCAL_BASE, LOCAL_BASE + SPACE_BYTES, 0),
             Some(space) if space.is_param() => (PARAM_BASE, PARAM_BASE + SPACE_BYTES, 0),
             _ => return self.unsupported(form),
@@ -188,6 +187,16 @@ impl Decoder<'_> {
         let low = Source::R64(self.constant64(Constant::Bits(low)));
         let high = Source::R64(self.constant64(Constant::Bits(high)));
         self.emit_lane(lane::is_in_window, how, [a, low, high], Target::P(d));
+        Ok(())
+    }
+
+    /// `isspacep.shared::cta`
+    fn is_own_shared(&mut self, operands: &[Operand]) -> Result<()> {
+        let a = Source::R64(self.source64(operands[1], Type::U64)?);
+        let own = Source::R32(self.own_value(OfCta::ClusterCtarank));
+        let base = Source::R64(self.constant64(Constant::Bits(SHARED_BASE)));
+        let d = self.target_p(operands[0])?;
+        self.emit_lane(cluster::is_own, 0, [a, own, base], Target::P(d));
         Ok(())
     }
 
