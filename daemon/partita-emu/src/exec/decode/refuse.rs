@@ -3,8 +3,8 @@
 use super::{Decoder, Result};
 use partita_ptx::{Form, Mod, Op as P};
 
-const WORK_STEALING: &str = "clusters that take over others' work are those of Blackwell; build the \
-    kernel for compute_90a or compute_80";
+const WORK_STEALING: &str = "clusters that take over others' work are those of Blackwell; build \
+    the kernel for compute_90a or compute_80";
 const TENSOR_MAP: &str = "tensor maps are emulated for tiles only; copy tiles, or build the kernel \
     for compute_80";
 const BLACKWELL: &str = "its tensor cores are those of Blackwell; build the kernel for compute_90a \
