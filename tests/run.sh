@@ -81,7 +81,7 @@ if [ "${1:-}" = --lint ]; then
     step "shell scripts"
     ensure "shellcheck --version" shellcheck
     # An empty value is written `name=` here.
-    git ls-files '*.sh' .ci/run systemd/debian systemd/hooks | xargs shellcheck --severity=warning --exclude=SC1007
+    git ls-files '*.sh' .ci/run systemd/debian systemd/hooks systemd/images/partita-ci | xargs shellcheck --severity=warning --exclude=SC1007
     step "clippy"
     cargo clippy --workspace --all-targets --quiet -- -D warnings
     step "documentation"
@@ -147,10 +147,11 @@ if [ "$(id -u)" = 0 ]; then
 fi
 "$PARTITA_NVCC" -o target/poly tests/partita-e2e/programs/poly.cu
 tests/podman.sh "$built" target/poly || code=$?
+tests/images.sh "$built" target/pages "$PARTITA_NVCC" || code=$?
 tests/hooks.sh "$built" target/poly || code=$?
 step "durations"
 tests/measured.py --report
 rm -f "$PARTITA_TEST_RECORD"
 echo "$SECONDS s in all"
-[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh, tests/podman.sh or tests/hooks.sh failed; their messages are above" >&2
+[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh, tests/podman.sh, tests/images.sh or tests/hooks.sh failed; their messages are above" >&2
 exit $code
