@@ -15,6 +15,7 @@
 //! | `kernelet` | Kernelet's model and plans against measured pairs and an oracle |
 //! | `live` | borders under running kernels; launches through the engine |
 //! | `masola` | Masola's predictions of times on part of the SMs, alone and in groups |
+//! | `nodes` | what a cluster of many nodes asks of one daemon's API |
 //! | `overhead` | what it costs to be resizable: kernels by shape, whole programs |
 //! | `latency` | a server's requests beside batch programs |
 //! | `policies` | every policy on the same mixes |
@@ -36,6 +37,7 @@ mod kernelet;
 mod latency;
 mod live;
 mod masola;
+mod nodes;
 mod overhead;
 mod policies;
 mod ptx;
@@ -69,6 +71,7 @@ enum Command {
     Gpu(gpu::GpuArgs),
     Kernelet(kernelet::KerneletArgs),
     Masola(masola::MasolaArgs),
+    Nodes(nodes::NodesArgs),
     Overhead(overhead::OverheadArgs),
     Policies(policies::PoliciesArgs),
     Latency(latency::LatencyArgs),
@@ -91,6 +94,7 @@ fn main() -> ExitCode {
         Command::Gpu(args) => args.execute(),
         Command::Kernelet(args) => args.execute(),
         Command::Masola(args) => args.execute(),
+        Command::Nodes(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::Overhead(args) => args.execute(),
         Command::Policies(args) => args.execute(),
         Command::Latency(args) => args.execute(),

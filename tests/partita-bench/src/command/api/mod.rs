@@ -67,7 +67,7 @@ pub struct ApiArgs {
 
 /// Why there are no figures.
 #[derive(Debug, thiserror::Error)]
-enum ApiBenchError {
+pub(crate) enum ApiBenchError {
     #[error(transparent)]
     Wire(#[from] WireError),
     #[error("{what}: {source}")]
@@ -76,7 +76,7 @@ enum ApiBenchError {
     Refused { request: String, answer: String },
 }
 
-fn io(what: &str) -> impl Fn(std::io::Error) -> ApiBenchError {
+pub(crate) fn io(what: &str) -> impl Fn(std::io::Error) -> ApiBenchError {
     move |source| ApiBenchError::Io { what: what.to_owned(), source }
 }
 
@@ -186,7 +186,7 @@ impl ApiArgs {
 }
 
 /// Median and 99th percentile; `goal` is that of the latter, in milliseconds.
-fn push(metrics: &mut Vec<Metric>, name: &str, times: &[Duration], goal: Option<f64>) {
+pub(crate) fn push(metrics: &mut Vec<Metric>, name: &str, times: &[Duration], goal: Option<f64>) {
     let mut times = times.to_vec();
     times.sort_unstable();
     let at = |part: usize| times.get(times.len() * part / 100).copied().unwrap_or_default();
@@ -200,14 +200,14 @@ fn push(metrics: &mut Vec<Metric>, name: &str, times: &[Duration], goal: Option<
 }
 
 /// Every reader has a socket.
-fn raise_descriptor_limit() {
+pub(crate) fn raise_descriptor_limit() {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     // The next connection says so where it is too low.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum });
 }
 
 /// The process that serves the API: the parent of the data plane.
-fn daemon_of(gpus: &str) -> Result<u32, ApiBenchError> {
+pub(crate) fn daemon_of(gpus: &str) -> Result<u32, ApiBenchError> {
     let refused = || ApiBenchError::Refused { request: "GET /v1/gpus".into(), answer: gpus.into() };
     let gpus: serde_json::Value = serde_json::from_str(gpus).map_err(|_| refused())?;
     let pid = gpus[0]["pid"].as_u64().ok_or_else(refused)?;
@@ -218,7 +218,7 @@ fn daemon_of(gpus: &str) -> Result<u32, ApiBenchError> {
 }
 
 /// The API's socket.
-struct Api(PathBuf);
+pub(crate) struct Api(pub(crate) PathBuf);
 
 impl Api {
     fn connect(&self) -> Result<UnixStream, ApiBenchError> {
@@ -227,7 +227,7 @@ impl Api {
         Ok(stream)
     }
 
-    fn get(&self, request: &str) -> Result<String, ApiBenchError> {
+    pub(crate) fn get(&self, request: &str) -> Result<String, ApiBenchError> {
         let mut stream = self.connect()?;
         let head = format!("{request} HTTP/1.1\r\nHost: partita\r\n\r\n");
         stream.write_all(head.as_bytes()).map_err(io(request))?;
@@ -239,7 +239,11 @@ impl Api {
         }
     }
 
-    fn times(&self, request: &str, count: usize) -> Result<Vec<Duration>, ApiBenchError> {
+    pub(crate) fn times(
+        &self,
+        request: &str,
+        count: usize,
+    ) -> Result<Vec<Duration>, ApiBenchError> {
         let timed = |_| {
             let start = Instant::now();
             self.get(request)?;
@@ -248,11 +252,33 @@ impl Api {
         (0..count.max(10)).map(timed).collect()
     }
 
-    fn reader(&self) -> Result<Reader, ApiBenchError> {
+    /// Events, from the next one or from the one behind an id.
+    pub(crate) fn stream(&self, after: Option<&str>) -> Result<UnixStream, ApiBenchError> {
         let mut stream = self.connect()?;
-        let head = b"GET /v1/events HTTP/1.1\r\nHost: partita\r\n\r\n";
-        stream.write_all(head).map_err(io("cannot read events"))?;
-        let mut reader = Reader(BufReader::with_capacity(512, stream));
+        let after = after.map(|id| format!("Last-Event-ID: {id}\r\n")).unwrap_or_default();
+        let head = format!("GET /v1/events HTTP/1.1\r\nHost: partita\r\n{after}\r\n");
+        stream.write_all(head.as_bytes()).map_err(io("cannot read events"))?;
+        Ok(stream)
+    }
+
+    /// A request that changes something, with a body of JSON or none.
+    pub(crate) fn change(&self, method: &str, path: &str, body: &str) -> Result<(), ApiBenchError> {
+        let request = format!("{method} {path}");
+        let mut stream = self.connect()?;
+        let length = body.len();
+        let head = format!("{request} HTTP/1.1\r\nHost: partita\r\nContent-Length: {length}\r\n");
+        let text = format!("{head}Content-Type: application/json\r\n\r\n{body}");
+        stream.write_all(text.as_bytes()).map_err(io(&request))?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).map_err(io(&request))?;
+        match answer.starts_with("HTTP/1.1 2") {
+            true => Ok(()),
+            false => Err(ApiBenchError::Refused { request, answer }),
+        }
+    }
+
+    fn reader(&self) -> Result<Reader, ApiBenchError> {
+        let mut reader = Reader(BufReader::with_capacity(512, self.stream(None)?));
         reader.wait_for("event: hello")?;
         Ok(reader)
     }
