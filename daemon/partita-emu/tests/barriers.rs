@@ -30,11 +30,20 @@ fn kernel(body: &str) -> String {
     )
 }
 
+/// Checks the kernel as it is written, and with what `contain` makes of its barriers.
 fn check(body: &str, wanted: impl Fn(u32) -> u32) {
+    let written = kernel(body);
+    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
+    for ptx in [written, partita_ptx::print(&contained)] {
+        check_text(&ptx, &wanted);
+    }
+}
+
+fn check_text(ptx: &str, wanted: impl Fn(u32) -> u32) {
     for timing in [Timing::On, Timing::Off] {
         for form in [Form::Original, Form::Worker { task: 1 }, Form::Ticket] {
             let job = Run {
-                ptx: kernel(body).into(),
+                ptx: ptx.into(),
                 kernel: "test".to_owned(),
                 grid: Dim3::linear(1),
                 block: Dim3::linear(THREADS),
@@ -48,7 +57,7 @@ fn check(body: &str, wanted: impl Fn(u32) -> u32) {
                 Ok(ran) => ran,
                 // Not every kernel has one.
                 Err(DirectError::NoForm { .. }) if form != Form::Original => continue,
-                Err(error) => panic!("{timing:?} {form:?}: {error}\n{body}"),
+                Err(error) => panic!("{timing:?} {form:?}: {error}\n{ptx}"),
             };
             let found: Vec<u32> = ran.buffers[0]
                 .as_chunks::<4>()
@@ -57,7 +66,7 @@ fn check(body: &str, wanted: impl Fn(u32) -> u32) {
                 .map(|word| u32::from_le_bytes(*word))
                 .collect();
             let wanted: Vec<u32> = (0..THREADS).map(&wanted).collect();
-            assert_eq!(found, wanted, "{timing:?} {form:?}\n{body}");
+            assert_eq!(found, wanted, "{timing:?} {form:?}\n{ptx}");
         }
     }
 }

@@ -6,7 +6,8 @@
 //! - an address that is no multiple of the access's size;
 //! - an address beyond the CTA's shared memory, the thread's local arrays, a constant array, or the
 //!   kernel's parameters, and an atomic operation on local memory;
-//! - a barrier that does not exist, or that waits for more threads than there are.
+//! - a barrier that does not exist, or that waits for more threads than there are;
+//! - a counted barrier that is never passed ([`barriers`] makes a loop of it).
 //!
 //! The pass proves each access right ([`values`]), or guards it: the thread goes to a `trap` that
 //! [`fault_of`] tells from the program's own, and [`mod@crate::cancel`] makes of it the end of the
@@ -23,6 +24,7 @@
 //! - A variable has the alignment of its declaration.
 
 mod accesses;
+mod barriers;
 mod places;
 mod stack;
 mod values;
@@ -83,6 +85,7 @@ pub fn contain(module: &Module) -> Rewritten {
             out.funcs[index].body = Some(body);
         }
     }
+    barriers::poll(&mut out);
     if let Some(end) = state.shared_end {
         let first = out.items.iter().position(|item| matches!(item, Item::Function(_)));
         out.items.insert(first.unwrap_or(0), Item::Variable(end));
