@@ -402,14 +402,7 @@ impl Emitter<'_> {
             }
         };
         if let Some(lanes) = lanes {
-            let lane = Operand::Special(Special::Laneid, Part::Whole);
-            let low = Operand::Reg(self.regs.low);
-            emit(module, body, out, "mov.u32", &[low, lane]);
-            let operands = [bad, low, Operand::Int(lanes.into()), bad];
-            emit(module, body, out, "setp.lt.and.u32", &operands);
-            // The instruction uses the addresses of all lanes that are there.
-            emit(module, body, out, "activemask.b32", &[low]);
-            emit(module, body, out, "vote.sync.any.pred", &[bad, bad, low]);
+            self.lanes(module, body, (lanes, guard), out);
         }
         if let Some(Guard { reg, negated }) = guard {
             let some = Operand::Reg(self.regs.some);
@@ -422,6 +415,34 @@ impl Emitter<'_> {
         if let Some(Stmt::Inst(inst)) = out.last_mut() {
             inst.guard = Some(Guard { reg: self.regs.bad, negated: false });
         }
+    }
+
+    /// The instruction uses the addresses of the warp's first lanes. It is wrong where one of these
+    /// is, or has exited, or is excluded by the guard.
+    fn lanes(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        (lanes, guard): (u32, Option<Guard>),
+        out: &mut Vec<Stmt>,
+    ) {
+        let [low, end] = [self.regs.low, self.regs.end].map(Operand::Reg);
+        let [bad, some] = [self.regs.bad, self.regs.some].map(Operand::Reg);
+        let lane = Operand::Special(Special::Laneid, Part::Whole);
+        let all = Operand::Int(0xffff_ffff);
+        emit(module, body, out, "mov.u32", &[low, lane]);
+        emit(module, body, out, "setp.lt.and.u32", &[bad, low, Operand::Int(lanes.into()), bad]);
+        emit(module, body, out, "setp.lt.u32", &[some, low, Operand::Int(32)]);
+        if let Some(Guard { reg, negated }) = guard {
+            let text = if negated { "not.pred" } else { "mov.pred" };
+            emit(module, body, out, text, &[some, Operand::Reg(reg)]);
+        }
+        emit(module, body, out, "vote.sync.ballot.b32", &[low, some, all]);
+        emit(module, body, out, "vote.sync.any.pred", &[bad, bad, all]);
+        let first = Operand::Int(u64::from(u32::MAX >> (32 - lanes)));
+        emit(module, body, out, "not.b32", &[end, low]);
+        emit(module, body, out, "and.b32", &[end, end, first]);
+        emit(module, body, out, "setp.ne.or.u32", &[bad, end, Operand::Int(0), bad]);
     }
 
     fn aligned(

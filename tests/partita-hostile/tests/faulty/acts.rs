@@ -12,7 +12,7 @@ type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 30] = [
+const FAULTS: [Fault; 31] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -35,10 +35,11 @@ const FAULTS: [Fault; 30] = [
     ("assertion", 2, &[710], |_, index| assertion(index)),
     ("recursion", 2, &[800], |_, index| recursion(index)),
     ("alloca", 2, &[800], |random, _| alloca(random)),
-    ("endless loop", 3, &[702, 716], endless),
+    ("endless loop", 3, &[702], endless),
     ("branch by table, beyond", 3, &[], table),
     ("call, bad pointer", 1, &[800], |_, index| bad_call(index)),
     ("barrier, number", 2, &[715], |random, _| barrier_number(random)),
+    ("barrier, never full", 2, &[702], |random, _| barrier_never_full(random)),
     ("mbarrier, misaligned", 1, &[700, 716], |random, _| mbarrier(random, Random::odd_small)),
     ("mbarrier, beyond", 1, &[700, 716], |random, _| mbarrier(random, Random::far)),
     ("division", 1, &[], |_, _| division()),
@@ -333,9 +334,9 @@ fn endless(random: &mut Random, index: usize) -> String {
             "\tmov.u32 %w, 1;\n$EVER{index}:\n\tadd.u32 %w, %w, 2;\n\
              \tsetp.ne.u32 %p3, %w, 100;\n\t@%p3 bra $EVER{index};\n"
         ),
-        // A list that leads to itself.
+        // A list that leads to itself, at an address of eight bytes.
         4 => format!(
-            "\tst.global.u64 [%d2+32768], %data;\n\tadd.s64 %x, %d2, 32768;\n$EVER{index}:\n\
+            "\tand.b64 %x, %d2, -8;\n\tadd.s64 %x, %x, 32768;\n$EVER{index}:\n\
              \tst.global.u64 [%x], %x;\n\tld.global.u64 %x, [%x];\n\tsetp.ne.u64 %p3, %x, 0;\n\
              \t@%p3 bra $EVER{index};\n"
         ),
@@ -381,6 +382,17 @@ fn bad_call(index: usize) -> String {
 fn barrier_number(random: &mut Random) -> String {
     let number = random.one_of(&[16, 17, 255, 0xffff_ffff_u32]);
     format!("\tadd.u32 %w, %zero, {number};\n\tbar.sync %w;\n")
+}
+
+/// Warps wait at barriers of their own for one warp more, which never comes. A CTA of one warp has
+/// none to wait for.
+fn barrier_never_full(random: &mut Random) -> String {
+    let (first, wait) = (random.below(2), random.one_of(&["bar", "barrier"]));
+    let wait = if wait == "bar" { "bar.sync" } else { "barrier.sync.aligned" };
+    format!(
+        "\tshr.u32 %w, %r2, 5;\n\tadd.u32 %w, %w, {first};\n\tmov.u32 %v, %ntid.x;\n\
+         \tmin.u32 %v, %v, 64;\n\t{wait} %w, %v;\n"
+    )
 }
 
 fn mbarrier(random: &mut Random, distance: fn(&mut Random) -> u64) -> String {
