@@ -154,8 +154,8 @@ const TICKET_WORK: &str = "\
 
 /// The fault where some threads come by.
 fn guarded(random: &mut Random, index: usize, text: &str) -> String {
-    // Where some lanes of a warp wait for others that wait elsewhere, nothing is contained; lanes that
-    // have exited are not awaited.
+    // Where some lanes of a warp wait for others that wait elsewhere, nothing is contained. Lanes
+    // that have exited are not awaited.
     let is_of_warps = [".sync.aligned", "bar.sync %w, %v"].iter().any(|sync| text.contains(sync));
     let kinds = if is_of_warps { [0, 5, 3, 4, 4] } else { [0, 1, 2, 3, 4] };
     match random.one_of(&kinds) {
