@@ -30,6 +30,7 @@ if [ -z "${PARTITA_PODMAN_INSIDE:-}" ]; then
 fi
 
 readonly USER_ID=1 # `daemon`, a user of every Debian
+readonly GROUP_ID=4711
 work="$(mktemp -d)"
 made=
 [ -d /etc/cdi ] || made=/etc/cdi
@@ -74,8 +75,12 @@ tar -C "$work/image" -cf "$work/image.tar" .
 as_root() {
     podman --runtime "$runtime" --cgroup-manager cgroupfs --storage-driver vfs --root "$work/store" --runroot "$work/runroot" "$@"
 }
-as_user() {
-    (cd "$work/home" && setpriv --reuid=$USER_ID --regid=$USER_ID --clear-groups --inh-caps=-all \
+as_user() { as_user_in --clear-groups "$@"; }
+# as_user_in GROUPS PODMAN-ARGUMENTS: the same with groups as `setpriv` takes them.
+as_user_in() {
+    local groups="$1"
+    shift
+    (cd "$work/home" && setpriv --reuid=$USER_ID --regid=$USER_ID "$groups" --inh-caps=-all \
         env -i PATH="$PATH" HOME="$work/home" TMPDIR="$work/tmp" XDG_RUNTIME_DIR="$work/runtime" \
         podman --runtime "$runtime" --cgroup-manager cgroupfs --storage-driver vfs "$@")
 }
@@ -85,6 +90,8 @@ run() {
     shift
     "$who" run --rm --network none --ulimit nofile=1024:1024 --ulimit nproc=4096:4096 "$@"
 }
+# as_member PODMAN-ARGUMENTS: the user as a member of the sockets' group beside its own.
+as_member() { as_user_in --groups=$GROUP_ID "$@"; }
 # starts WHO: whether Podman starts a container of this user, without anything of Partita.
 starts() {
     "$1" import "$work/image.tar" partita-test && run "$1" partita-test true </dev/null
@@ -188,4 +195,25 @@ is 1 "a job of the user runs in the container" \
     run as_user -i --user 1000:0 --env PARTITA_APP=job-7 "${shared[@]}" partita-test "${held[@]}"
 jq -e '.[] | select(.id == "job-7") | .application' "$work/reservations" >/dev/null || fail "the reservation has no application"
 echo "tests/podman.sh: and has what is reserved for it"
+
+# The groups of the user get into the container by crun only. Without cgroups of its own: crun refuses mixed ones.
+if command -v crun >/dev/null; then
+    chgrp $GROUP_ID "$work"/run/*.sock
+    runtime=crun
+    if ! run as_member --cgroups=disabled partita-test true </dev/null >"$work/out" 2>&1; then
+        # Where version 1 of cgroups is mounted, too, crun wants version 2 alone.
+        umount -R /sys/fs/cgroup && mount -t cgroup2 none /sys/fs/cgroup || true
+        # Podman keeps the user's mount namespace alive, in which the mounts of before are.
+        as_user system migrate >/dev/null 2>&1 || true
+    fi
+    if run as_member --cgroups=disabled partita-test true </dev/null >"$work/out" 2>&1; then
+        without=(run as_member --cgroups=disabled "${shared[@]}" partita-test "${poly[@]}")
+        refuses "a rootless container drops its user's groups" "no CUDA-capable\|denied" "${without[@]}"
+        passes "crun keeps them with keep-groups" \
+            run as_member --cgroups=disabled --group-add keep-groups "${shared[@]}" partita-test "${poly[@]}"
+    else
+        cat "$work/out"
+        echo "tests/podman.sh: keep-groups is not tried: crun starts no container here; the lines above say why"
+    fi
+fi
 echo "tests/podman.sh: passed in $SECONDS s"
