@@ -115,7 +115,14 @@ echo /etc/slurm/plugstack.conf.d/partita.conf >"$root/DEBIAN/conffiles"
 for file in job_submit.lua slurm.conf.example gres.conf.example; do
     place 644 "systemd/slurm/$file" "usr/share/doc/partita-slurm/examples/$file"
 done
-end "$arch" "$libc, libgcc-s1, partita (= $version), slurm-client" "share NVIDIA GPUs between processes: plugin for Slurm" \
+for task in reap advise; do
+    place 755 "systemd/slurm/$task" "usr/lib/partita/slurm/$task"
+    for kind in service timer; do
+        place 644 "systemd/partita-slurm-$task.$kind" "lib/systemd/system/partita-slurm-$task.$kind"
+    done
+done
+for script in postinst prerm postrm; do place 755 "systemd/debian/partita-slurm.$script" "DEBIAN/$script"; done
+end "$arch" "$libc, libgcc-s1, jq, partita (= $version), slurm-client" "share NVIDIA GPUs between processes: plugin for Slurm" \
     "Options of srun, sbatch and salloc by which jobs get streaming multiprocessors of a shared GPU, reservations from the prolog to the epilog, and examples for slurm.conf."
 
 begin partita-hooks

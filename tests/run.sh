@@ -81,7 +81,7 @@ if [ "${1:-}" = --lint ]; then
     step "shell scripts"
     ensure "shellcheck --version" shellcheck
     # An empty value is written `name=` here.
-    git ls-files '*.sh' .ci/run systemd/debian systemd/hooks systemd/images/partita-ci | xargs shellcheck --severity=warning --exclude=SC1007
+    git ls-files '*.sh' .ci/run systemd/debian systemd/hooks systemd/images/partita-ci systemd/slurm/{reap,advise} | xargs shellcheck --severity=warning --exclude=SC1007
     step "clippy"
     cargo clippy --workspace --all-targets --quiet -- -D warnings
     step "documentation"
@@ -100,13 +100,14 @@ if [ "${1:-}" = --lint ]; then
     ensure "systemd-analyze --version" systemd
     units="$(mktemp -d)"
     # The units name installed binaries; what is checked is everything else in them.
-    for unit in partitad.service partitad.socket partitad-api.socket partita-gpu@.service partita-gpu@.socket; do
-        sed 's|/usr/bin/[a-z-]*|/bin/true|' "systemd/$unit" >"$units/$unit"
+    for unit in partitad.service partitad.socket partitad-api.socket partita-gpu@.service partita-gpu@.socket \
+        partita-slurm-reap.{service,timer} partita-slurm-advise.{service,timer}; do
+        sed -E 's#/usr/(bin|lib/partita/slurm)/[a-z-]*#/bin/true#' "systemd/$unit" >"$units/$unit"
     done
     complaints="$(cd "$units" && systemd-analyze verify --man=no ./partitad.socket ./partitad-api.socket ./partitad.service \
-        ./partita-gpu@0.socket ./partita-gpu@0.service 2>&1 || true)"
+        ./partita-gpu@0.socket ./partita-gpu@0.service ./partita-slurm-{reap,advise}.{service,timer} 2>&1 || true)"
     # The highest exposure, times ten, that each unit may have.
-    for limit in partitad.service:10 partita-gpu@.service:25; do
+    for limit in partitad.service:10 partita-gpu@.service:25 partita-slurm-reap.service:25 partita-slurm-advise.service:25; do
         systemd-analyze security --offline=true --no-pager --threshold="${limit#*:}" "$units/${limit%:*}" >"$units/said" ||
             complaints+="${limit%:*}: $(tail -1 "$units/said"), above ${limit#*:} tenths"$'\n'
     done
@@ -149,9 +150,10 @@ fi
 tests/podman.sh "$built" target/poly || code=$?
 tests/images.sh "$built" target/pages "$PARTITA_NVCC" || code=$?
 tests/hooks.sh "$built" target/poly || code=$?
+tests/slurm.sh "$built" target/pages target/poly || code=$?
 step "durations"
 tests/measured.py --report
 rm -f "$PARTITA_TEST_RECORD"
 echo "$SECONDS s in all"
-[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh, tests/podman.sh, tests/images.sh or tests/hooks.sh failed; their messages are above" >&2
+[ $code = 0 ] || echo "tests/run.sh: cargo test, tests/container.sh, tests/podman.sh, tests/images.sh, tests/hooks.sh or tests/slurm.sh failed; their messages are above" >&2
 exit $code

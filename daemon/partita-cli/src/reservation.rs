@@ -40,7 +40,9 @@ Examples:
   sudo partita reservation release job-42
       end the reservation; the job's application goes on with what the policy gives it
   sudo partita reservation release job-42 --if-there
-      the same, and no error where there is none: for an epilog that may run twice";
+      the same, and no error where there is none: for an epilog that may run twice
+  sudo partita reservation release job-42 --if-until 1800000000
+      the same, where it still has this end: one that was made anew meanwhile stays";
 
 /// Reserve SMs and memory for jobs, as a scheduler does.
 #[derive(Args, Debug)]
@@ -147,6 +149,10 @@ struct ReleaseArgs {
     #[arg(long)]
     if_there: bool,
 
+    /// End it only where its end is this, in seconds since 1970 (`expires` of `list --json`).
+    #[arg(long, value_name = "SECONDS")]
+    if_until: Option<u64>,
+
     #[command(flatten)]
     target: Target,
 }
@@ -215,7 +221,8 @@ impl ShowArgs {
 
 impl ReleaseArgs {
     fn execute(self) -> Result<Vec<u8>, Failure> {
-        match self.target.delete(&path(&self.id)) {
+        let end = self.if_until.map(|end| format!("?expires={end}")).unwrap_or_default();
+        match self.target.delete(&format!("{}{end}", path(&self.id))) {
             Err(ApiError::Missing(_)) if self.if_there => Ok(Vec::new()),
             done => Ok(done.map(|()| Vec::new())?),
         }

@@ -96,15 +96,20 @@ impl Book {
         Ok(if before.is_some() { Put::Kept } else { Put::New })
     }
 
-    /// Ends a reservation. Whether there was one.
+    /// Ends a reservation: where `expires` is given, only one with this end. Whether there was one.
     ///
     /// # Errors
-    /// Where the file cannot be written; the reservation stays then.
-    pub fn delete(&self, id: &str) -> Result<bool, Problem> {
+    /// Where it has another end, or the file cannot be written; the reservation stays then.
+    pub fn delete(&self, id: &str, expires: Option<u64>) -> Result<bool, Problem> {
         let mut known = self.lock();
         let mut after = known.clone();
-        if after.remove(id).is_none() {
-            return Ok(false);
+        let Some(one) = after.remove(id) else { return Ok(false) };
+        if expires.is_some_and(|end| end != one.expires) {
+            let detail = format!(
+                "the reservation `{id}` was made anew and ends at {}: read it again",
+                one.expires
+            );
+            return Err(Problem::new(StatusCode::CONFLICT, detail));
         }
         self.write(&after)?;
         *known = after;

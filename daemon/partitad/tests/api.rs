@@ -554,6 +554,13 @@ async fn reservations_are_kept_or_refused_with_the_holders() {
     let all = server.ask("GET /v1/reservations", "").await.body;
     assert_eq!((all[0]["id"].as_str(), all[1]["sms"].as_u64()), (Some("a"), Some(6)));
     assert_eq!(server.ask("GET /v1/reservations/b", "").await.body["job"], "job-1002");
+    let of_before = "DELETE /v1/reservations/b?expires=3999999999";
+    server.check_problem(of_before, "", 409, "made anew and ends at 4000000000").await;
+    server.check_problem("DELETE /v1/reservations/b?expires=x", "", 400, "expires").await;
+    let same = "DELETE /v1/reservations/b?expires=4000000000";
+    assert_eq!(server.ask(same, "").await.status, 204);
+    server.check_problem(same, "", 404, "no reservation `b`").await;
+    assert_eq!(put("b", &reservation(1002, 6, 0)).await.0, 201);
     assert_eq!(server.ask("DELETE /v1/reservations/b", "").await.status, 204);
     server.check_problem("DELETE /v1/reservations/b", "", 404, "no reservation `b`").await;
     assert_eq!(put("b", &reservation(1002, 12, 0)).await.0, 201);
@@ -606,7 +613,7 @@ async fn reservations_survive_the_daemon() {
     open().put("a", request()).unwrap();
     let found = open().all();
     assert_eq!((found.len(), found[0].request()), (1, request()));
-    open().delete("a").unwrap();
+    open().delete("a", None).unwrap();
     assert!(open().all().is_empty());
     std::fs::write(&file, "no book").unwrap();
     assert!(open().all().is_empty());

@@ -5,11 +5,12 @@
 use super::{Api, Caller, Sight};
 use crate::problem::{Json, Problem};
 use crate::reservations::Put;
-use axum::extract::rejection::PathRejection;
-use axum::extract::{ConnectInfo, Path, State};
+use axum::extract::rejection::{PathRejection, QueryRejection};
+use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
 use partita_model::{GpuNumber, JobAccount, Reservation, ReservationRequest};
 use partita_wire::supervise::{Answer, Ask};
+use serde::Deserialize;
 use std::collections::BTreeSet;
 
 type Named = Result<Path<String>, PathRejection>;
@@ -77,22 +78,35 @@ pub(super) async fn reserve(
     }
 }
 
-/// Ends a reservation.
+/// `?expires=N`.
+#[derive(Deserialize, utoipa::IntoParams)]
+#[serde(deny_unknown_fields)]
+#[into_params(parameter_in = Query)]
+pub(super) struct Until {
+    /// End the reservation only where it has this end.
+    expires: Option<u64>,
+}
+
+/// Ends a reservation. With `expires`, a reservation that was made anew meanwhile stays, and the
+/// answer is 409.
 #[utoipa::path(
     delete,
     path = "/v1/reservations/{id}",
     tag = "reservations",
-    params(("id" = String, Path, description = "the id that the scheduler has chosen")),
+    params(("id" = String, Path, description = "the id that the scheduler has chosen"), Until),
     responses((status = NO_CONTENT))
 )]
 pub(super) async fn unreserve(
     State(api): State<Api>,
     ConnectInfo(caller): ConnectInfo<Caller>,
     id: Named,
+    until: Result<Query<Until>, QueryRejection>,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
     let id = named(id)?;
-    match api.book.delete(&id)? {
+    let Query(Until { expires }) =
+        until.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
+    match api.book.delete(&id, expires)? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(unknown(&id)),
     }
