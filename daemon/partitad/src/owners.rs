@@ -1,4 +1,5 @@
-//! Who is accounted for a subordinate user id: the owner of its range in `/etc/subuid`.
+//! Who is accounted for a subordinate user id: the owner of its range in `/etc/subuid`, or in a
+//! directory server where `/etc/nsswitch.conf` names one under `subid:`.
 //!
 //! The kernel reports the user of a connection as this user namespace knows it. Root of a user's
 //! container is the user itself. Every other user of the container has one of the subordinate ids
@@ -13,15 +14,19 @@
 //! containers.
 //!
 //! Names come from the user database, which may ask a directory server, so the table is made on a
-//! thread of its own and looked up in memory.
+//! thread of its own and looked up in memory. A directory tells the ranges of one user at a time,
+//! by `getsubids`; the members of the group `partita` are asked for.
 
 use std::io;
 use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, SystemTime};
 use tokio::time::{Instant, MissedTickBehavior, timeout};
+use uzers::os::unix::GroupExt as _;
 
-const SYSTEM_FILE: &str = "/etc/subuid";
+/// Users of a directory that are asked for, at most.
+const MOST_MEMBERS: usize = 1024;
 /// How often the file is looked at.
 const LOOK: Duration = Duration::from_secs(10);
 /// How often names are looked up again, though the file is the same.
@@ -48,10 +53,22 @@ struct Look {
     at: Instant,
 }
 
+/// Where ranges come from.
+#[derive(Debug)]
+struct Sources {
+    /// `/etc/subuid`.
+    file: PathBuf,
+    /// `/etc/nsswitch.conf`, and the program that asks what it names.
+    switch: PathBuf,
+    program: PathBuf,
+    /// Of whom a directory is asked.
+    members: fn() -> Vec<String>,
+}
+
 /// The table of owners; copies share it.
 #[derive(Clone, Debug)]
 pub struct Owners {
-    file: Arc<Path>,
+    sources: Arc<Sources>,
     ranges: Arc<RwLock<Vec<Range>>>,
 }
 
@@ -59,13 +76,23 @@ impl Owners {
     /// The system's table, which is empty until it has been read.
     #[must_use]
     pub fn system() -> Owners {
-        Owners::from_file(SYSTEM_FILE.into())
+        Owners::from_sources(Sources {
+            file: "/etc/subuid".into(),
+            switch: "/etc/nsswitch.conf".into(),
+            program: "/usr/bin/getsubids".into(),
+            members: members_of_partita,
+        })
     }
 
-    /// The table of another file.
+    /// The table of another file, without a directory.
     #[must_use]
     pub fn from_file(file: PathBuf) -> Owners {
-        Owners { file: file.into(), ranges: Arc::default() }
+        let (switch, program) = (PathBuf::new(), PathBuf::new());
+        Owners::from_sources(Sources { file, switch, program, members: Vec::new })
+    }
+
+    fn from_sources(sources: Sources) -> Owners {
+        Owners { sources: Arc::new(sources), ranges: Arc::default() }
     }
 
     /// The user that is accounted for this user: the owner of a subordinate id, else itself.
@@ -80,7 +107,7 @@ impl Owners {
     /// later.
     pub async fn read_first(&self) {
         if timeout(FIRST_LIMIT, self.read()).await.is_err() {
-            tracing::warn!("the users of {} are looked up slowly", self.file.display());
+            tracing::warn!("the users of {} are looked up slowly", self.sources.file.display());
         }
     }
 
@@ -104,15 +131,16 @@ impl Owners {
     }
 
     fn stamp(&self) -> Option<Stamp> {
-        let found = std::fs::metadata(&self.file).ok()?;
+        let found = std::fs::metadata(&self.sources.file).ok()?;
         Some((found.modified().ok()?, found.len()))
     }
 
     async fn read(&self) {
-        let file = Arc::clone(&self.file);
+        let sources = Arc::clone(&self.sources);
         let ranges = Arc::clone(&self.ranges);
         let done = tokio::task::spawn_blocking(move || {
-            let text = match read_text(&file) {
+            let file = &sources.file;
+            let text = match read_text(file) {
                 Ok(text) => text,
                 Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
                 Err(error) => {
@@ -120,11 +148,69 @@ impl Owners {
                     return;
                 }
             };
-            let found = parse(&text, |name| uzers::get_user_by_name(name).map(|user| user.uid()));
+            let uid_of = |name: &str| uzers::get_user_by_name(name).map(|user| user.uid());
+            let mut found = sources.of_directory(uid_of);
+            found.extend(parse(&text, uid_of));
             *ranges.write().unwrap_or_else(PoisonError::into_inner) = found;
         });
         drop(done.await);
     }
+}
+
+impl Sources {
+    /// The ranges that a directory gives; none where the system asks none.
+    fn of_directory(&self, uid_of: impl Fn(&str) -> Option<u32>) -> Vec<Range> {
+        let switch = std::fs::read_to_string(&self.switch).unwrap_or_default();
+        if !asks_directory(&switch) {
+            return Vec::new();
+        }
+        let mut found = Vec::new();
+        for member in (self.members)().into_iter().take(MOST_MEMBERS) {
+            let mut command = Command::new(&self.program);
+            command.arg(&member).stdin(Stdio::null()).stderr(Stdio::null());
+            match command.output() {
+                // A user without ranges is a failure to the program.
+                Ok(output) => {
+                    let text = String::from_utf8_lossy(&output.stdout);
+                    found.extend(parse(&lines_of_subuid(&text), &uid_of));
+                }
+                Err(error) => {
+                    tracing::warn!(
+                        "{}: {error}: subordinate user ids of the directory stay tenants of their \
+                         own; install the package uidmap",
+                        self.program.display()
+                    );
+                    break;
+                }
+            }
+        }
+        found
+    }
+}
+
+/// Whether `nsswitch.conf` leads subordinate ids anywhere but to the file. Only the first word of
+/// its line counts to the system.
+fn asks_directory(switch: &str) -> bool {
+    let source = |line: &str| line.trim().strip_prefix("subid:").map(|rest| rest.trim().to_owned());
+    let source = switch.lines().find_map(source).unwrap_or_default();
+    !matches!(source.split_whitespace().next(), None | Some("files"))
+}
+
+/// What `getsubids` says, lines of `NUMBER: OWNER START COUNT`, in the form of subuid(5).
+fn lines_of_subuid(said: &str) -> String {
+    let line = |line: &str| {
+        let [_, owner, start, count] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            return None;
+        };
+        Some(format!("{owner}:{start}:{count}\n"))
+    };
+    said.lines().filter_map(line).collect()
+}
+
+fn members_of_partita() -> Vec<String> {
+    let group = uzers::get_group_by_name("partita");
+    let members = group.map(|group| group.members().to_vec()).unwrap_or_default();
+    members.into_iter().filter_map(|name| name.into_string().ok()).collect()
 }
 
 fn read_text(file: &Path) -> io::Result<String> {
@@ -214,5 +300,53 @@ mod tests {
         std::fs::remove_file(&file).unwrap();
         owners.look(&mut last).await;
         assert_eq!(owners.of(7_000_000), 7_000_000, "nobody owns it any more");
+    }
+
+    #[test]
+    fn the_first_source_of_nsswitch_counts() {
+        for (text, expected) in [
+            ("", false),
+            ("passwd: files sss\n", false),
+            ("subid: files\n", false),
+            ("subid:\n", false),
+            ("# subid: sss\nsubid:  sss\n", true),
+            ("subid: sss files\n", true),
+            ("subid: files sss\n", false),
+        ] {
+            assert_eq!(asks_directory(text), expected, "{text}");
+        }
+    }
+
+    #[tokio::test]
+    async fn ranges_of_a_directory_are_asked_for() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        let script = "#!/bin/sh\n[ \"$1\" = 4000000 ] || { echo 'no ranges' >&2; exit 1; }\n\
+                      echo '0: 4000000 7000000 10'\necho '1: 4000000 7100000 5'\n";
+        std::fs::write(path("getsubids"), script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(path("getsubids"), mode).unwrap();
+        std::fs::write(path("subuid"), "4000009:7200000:10\n").unwrap();
+        std::fs::write(path("switch"), "subid: sss\n").unwrap();
+        let with = |program: &str, switch: &str| {
+            Owners::from_sources(Sources {
+                file: path("subuid"),
+                switch: path(switch),
+                program: path(program),
+                members: || vec!["4000001".into(), "4000000".into()],
+            })
+        };
+        let owners = with("getsubids", "switch");
+        owners.read_first().await;
+        for (uid, owner) in [(7_000_009, 4_000_000), (7_100_000, 4_000_000), (7_200_000, 4_000_009)]
+        {
+            assert_eq!(owners.of(uid), owner);
+        }
+        assert_eq!(owners.of(7_000_010), 7_000_010);
+        // Without the program, or without a directory, the file counts alone.
+        for owners in [with("none", "switch"), with("getsubids", "none")] {
+            owners.read_first().await;
+            assert_eq!((owners.of(7_000_000), owners.of(7_200_000)), (7_000_000, 4_000_009));
+        }
     }
 }
