@@ -1,7 +1,8 @@
 //! The few requests of the driver to Kubernetes' API server.
 //!
 //! In a pod the server's address and the account's token and certificate come from where the
-//! kubelet has put them. The token is read anew for each request, because it is renewed.
+//! kubelet has put them. Both files are read anew for each request, because both are renewed: the
+//! token each hour, the certificates when the cluster's authority changes.
 
 use crate::http::{self, PATIENCE, Question};
 use hyper::{Method, StatusCode, Uri};
@@ -11,7 +12,7 @@ use rustls::{ClientConfig, RootCertStore};
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
@@ -96,8 +97,16 @@ pub struct Kube {
     authority: String,
     host: String,
     port: u16,
-    tls: Option<TlsConnector>,
+    tls: Option<Arc<Mutex<Trust>>>,
     token: PathBuf,
+}
+
+/// The authorities that may speak for the server.
+struct Trust {
+    file: PathBuf,
+    /// The file's content when it was read.
+    content: Vec<u8>,
+    connector: TlsConnector,
 }
 
 impl Kube {
@@ -123,7 +132,10 @@ impl Kube {
         let authority = uri.authority().ok_or_else(wrong)?;
         let host = authority.host().trim_start_matches('[').trim_end_matches(']').to_owned();
         let port = authority.port_u16().unwrap_or(if is_secure { 443 } else { 80 });
-        let tls = if is_secure { Some(connector(&account.join("ca.crt"))?) } else { None };
+        let tls = match is_secure {
+            true => Some(Arc::new(Mutex::new(Trust::read(account.join("ca.crt"))?))),
+            false => None,
+        };
         let authority = authority.to_string();
         Ok(Kube { authority, host, port, tls, token: account.join("token") })
     }
@@ -200,7 +212,8 @@ impl Kube {
         let stream = stream.map_err(|error| error.to_string())?;
         let Some(tls) = &self.tls else { return http::exchange(stream, &question).await };
         let name = ServerName::try_from(self.host.clone()).map_err(|error| error.to_string())?;
-        let stream = tls.connect(name, stream).await.map_err(|error| error.to_string())?;
+        let connector = tls.lock().unwrap_or_else(PoisonError::into_inner).current();
+        let stream = connector.connect(name, stream).await.map_err(|error| error.to_string())?;
         http::exchange(stream, &question).await
     }
 }
@@ -215,21 +228,46 @@ fn of_pod(variable: impl Fn(&str) -> Option<String>) -> Option<String> {
     })
 }
 
-fn connector(file: &Path) -> Result<TlsConnector, SetupError> {
-    let wrong = |reason: String| SetupError::Certificate { file: file.to_owned(), reason };
-    let certificates = CertificateDer::pem_file_iter(file).map_err(|e| wrong(e.to_string()))?;
+impl Trust {
+    fn read(file: PathBuf) -> Result<Trust, SetupError> {
+        let wrong = |reason: String| SetupError::Certificate { file: file.clone(), reason };
+        let content = std::fs::read(&file).map_err(|error| wrong(error.to_string()))?;
+        let connector = connector(&content).map_err(wrong)?;
+        Ok(Trust { file, content, connector })
+    }
+
+    /// A connector that trusts whom the file names now; whom it named before, where it cannot be
+    /// read.
+    fn current(&mut self) -> TlsConnector {
+        if let Ok(content) = std::fs::read(&self.file)
+            && content != self.content
+        {
+            match connector(&content) {
+                Ok(connector) => self.connector = connector,
+                Err(reason) => {
+                    let file = self.file.display();
+                    tracing::warn!("{file}: {reason}; the certificates of before go on");
+                }
+            }
+            self.content = content;
+        }
+        self.connector.clone()
+    }
+}
+
+fn connector(content: &[u8]) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates {
-        let certificate = certificate.map_err(|error| wrong(error.to_string()))?;
-        roots.add(certificate).map_err(|error| wrong(error.to_string()))?;
+    for certificate in CertificateDer::pem_slice_iter(content) {
+        let certificate = certificate.map_err(|error| error.to_string())?;
+        roots.add(certificate).map_err(|error| error.to_string())?;
     }
     if roots.is_empty() {
-        return Err(wrong("it has no certificate".into()));
+        return Err("it has no certificate".into());
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
-        .map_err(|error| wrong(error.to_string()))?
+        .map_err(|error| error.to_string())?
         .with_root_certificates(roots)
         .with_no_client_auth();
     Ok(TlsConnector::from(Arc::new(config)))

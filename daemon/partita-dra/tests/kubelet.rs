@@ -6,7 +6,9 @@ use partita_e2e::daemon::Daemon;
 use partita_e2e::{binaries, toolchain};
 use serde_json::{Value, json};
 use standin::api_server::{ApiServer, result};
+use standin::disk::Disks;
 use standin::kubelet::Kubelet;
+use standin::tls::{Authority, Shown};
 use standin::{DRIVER, Driver, container, wait_for};
 use std::fs;
 use std::io::Read;
@@ -18,6 +20,9 @@ const SMS: u16 = 24;
 /// A GPU that keeps no time: the programs' results are what counts.
 const DEVICE: &str = "emu:cd-search-24,timing=off";
 const EVEN: &str = "[policy]\npartitioner = \"even\"\n";
+
+/// The owner of the sockets that systemd makes, and their group.
+const OWNER: (u32, u32) = (4712, 4711);
 
 /// All that a node has.
 struct Node {
@@ -236,27 +241,50 @@ async fn a_refusal_names_the_remedy_and_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn a_folder_that_cannot_be_written_costs_only_the_new_claim() {
-    if !container::can_run() {
-        return;
+async fn a_full_disk_costs_only_the_new_claim() {
+    let folder = folder();
+    let claims = folder.path().join("kubelet/plugins").join(DRIVER).join("claims");
+    let cdi = folder.path().join("cdi");
+    let Some(disks) = Disks::new(&[claims.clone(), cdi.clone()]) else { return };
+    let daemon = Daemon::for_every_user(DEVICE, EVEN);
+    let server = ApiServer::start();
+    let sockets = daemon.socket_dir();
+    let mut driver =
+        Driver::start_by(&disks.enter(), folder.path(), &sockets, server.address(), &[]);
+    let mut kubelet = Kubelet::register(folder.path()).await;
+    wait_for("the slice", async || server.slice().is_some()).await;
+    for uid in ["c-1", "c-2", "c-3"] {
+        server.allocate(uid, &json!([result("gpu", json!({"sms": "8"}))]), None, 0);
     }
-    let node = Node::start().await;
-    node.allocate("c-1", "8", None);
-    node.allocate("c-2", "8", None);
-    let devices = node.kubelet.prepared("c-1").await;
-    // Nothing can be written to a folder whose name a file has.
-    let cdi = node.folder.path().join("cdi");
-    let aside = node.folder.path().join("cdi-aside");
-    fs::rename(&cdi, &aside).expect("a folder can be renamed");
-    symlink("/dev/full", &cdi).expect("a link can be made");
-    let error = node.kubelet.refused("c-2").await;
-    assert!(error.contains("the kubelet asks again by itself"), "{error}");
-    assert_eq!(node.daemon.reservations(), ["k8s-c-1.0"]);
-    fs::remove_file(&cdi).expect("a link can be removed");
-    fs::rename(&aside, &cdi).expect("a folder can be renamed");
-    assert_eq!(node.kubelet.prepared("c-1").await, devices);
-    node.kubelet.prepared("c-2").await;
-    assert_eq!(node.daemon.reservations().len(), 2);
+    let devices = kubelet.prepared("c-1").await;
+    kubelet.prepared("c-2").await;
+    let kept = fs::read(disks.path(&claims).join("c-1.json")).expect("the claim is kept");
+    for full in [&claims, &cdi] {
+        disks.fill(full);
+        let error = kubelet.refused("c-3").await;
+        assert!(error.contains("make room on the node; the kubelet asks again"), "{error}");
+        assert_eq!(daemon.reservations(), ["k8s-c-1.0", "k8s-c-2.0"]);
+        // The next driver finds the checkpoint whole, and what is prepared stays so.
+        driver.kill_and_restart();
+        kubelet = Kubelet::register(folder.path()).await;
+        assert_eq!(kubelet.prepared("c-1").await, devices);
+        assert_eq!(fs::read(disks.path(&claims).join("c-1.json")).expect("it is there"), kept);
+        let count = |folder| {
+            let files = fs::read_dir(disks.path(folder)).expect("it is there");
+            files.filter(|file| file.as_ref().expect("it is read").file_name() != "filler").count()
+        };
+        assert_eq!((count(&claims), count(&cdi)), (2, 2), "nothing is left of the third claim");
+        disks.make_room(full);
+    }
+    // A claim ends on a full disk, too: that takes no room.
+    disks.fill(&claims);
+    disks.fill(&cdi);
+    assert_eq!(kubelet.unprepare("c-2").await, "");
+    assert_eq!(daemon.reservations(), ["k8s-c-1.0"]);
+    disks.make_room(&claims);
+    disks.make_room(&cdi);
+    kubelet.prepared("c-3").await;
+    assert_eq!(daemon.reservations(), ["k8s-c-1.0", "k8s-c-3.0"]);
 }
 
 #[tokio::test]
@@ -305,6 +333,121 @@ async fn while_the_daemon_is_away_pods_end_and_none_comes() {
     assert_eq!(server.changes().len(), 3, "{:?}", server.changes());
     server.remove_slice();
     wait_for("the slice to come back", async || server.slice().is_some()).await;
+}
+
+/// Sockets as systemd makes them, and a driver with the capabilities of its manifest.
+#[tokio::test]
+async fn what_the_manifests_give_suffices_for_driver_and_containers() {
+    if !container::can_run() {
+        return;
+    }
+    let folder = folder();
+    let daemon = Daemon::for_group(DEVICE, EVEN, OWNER.0, OWNER.1);
+    let server = ApiServer::start();
+    let capabilities = capabilities_of_the_manifest();
+    let with = |capabilities: &[String]| -> Vec<String> {
+        let list: String = capabilities.iter().map(|one| format!(",+{one}")).collect();
+        let bounds = format!("--bounding-set=-all{list}");
+        ["setpriv", "--no-new-privs", "--inh-caps=-all", &bounds].map(str::to_owned).to_vec()
+    };
+    let (by, sockets) = (with(&capabilities), daemon.socket_dir());
+    let _driver = Driver::start_by(&by, folder.path(), &sockets, server.address(), &[]);
+    let kubelet = Kubelet::register(folder.path()).await;
+    wait_for("the slice", async || server.slice().is_some()).await;
+    // Each of them is needed.
+    let check = |capabilities: &[String]| {
+        let words = with(capabilities);
+        let mut command = std::process::Command::new(&words[0]);
+        command.args(&words[1..]).arg(env!("CARGO_BIN_EXE_partita-dra")).arg("check");
+        command.arg("--kubelet-dir").arg(folder.path().join("kubelet"));
+        let output = command.arg("--socket-dir").arg(&sockets).output();
+        output.expect("setpriv can be started").status.success()
+    };
+    assert!(check(&capabilities));
+    assert_eq!(capabilities.len(), 1);
+    assert!(!check(&[]));
+
+    let poly = folder.path().join("poly");
+    fs::copy(toolchain::program("poly"), &poly).expect("a program can be copied");
+    server.allocate("c-1", &json!([result("gpu", json!({"sms": "8"}))]), None, 1000);
+    let devices = kubelet.prepared("c-1").await;
+    let program = [poly.to_str().expect("a plain path"), "4096", "300", "3"];
+    let run = |cdi: &Path| {
+        let output = container::command(cdi, &devices, 1000, &program).output();
+        let output = output.expect("unshare can be started");
+        (output.status.success(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let cdi = folder.path().join("cdi");
+    let (is_good, said) = run(&cdi);
+    assert!(is_good && said.ends_with("PASSED\n"), "{said}");
+    // It is the group that lets the program in.
+    let (without, file) = (folder.path().join("without"), "gpu.partita.dev-claim_c-1.json");
+    let text = fs::read_to_string(cdi.join(file)).expect("the specification is there");
+    let mut edits: Value = serde_json::from_str(&text).expect("it is JSON");
+    let groups = edits["containerEdits"]["additionalGids"].take();
+    assert_eq!(groups, json!([OWNER.1]));
+    fs::create_dir(&without).expect("a folder can be made");
+    fs::write(without.join(file), edits.to_string()).expect("a file can be written");
+    assert!(!run(&without).0, "a stranger may connect: the test shows nothing");
+}
+
+/// What the container of the DaemonSet keeps of root's capabilities, as `setpriv` names them.
+fn capabilities_of_the_manifest() -> Vec<String> {
+    let file = partita_e2e::workspace().join("systemd/kubernetes/daemonset.yaml");
+    let text = fs::read_to_string(file).expect("the manifest is there");
+    let set: Value = serde_norway::from_str(&text).expect("it is YAML");
+    let context = &set["spec"]["template"]["spec"]["containers"][0]["securityContext"];
+    assert_eq!(context["capabilities"]["drop"], json!(["ALL"]));
+    let added = context["capabilities"]["add"].as_array().expect("it is a list");
+    added.iter().map(|one| one.as_str().expect("it is a name").to_lowercase()).collect()
+}
+
+#[tokio::test]
+async fn over_tls_the_driver_follows_renewed_tokens_and_certificates() {
+    let folder = folder();
+    let account = folder.path().join("account");
+    fs::create_dir(&account).expect("a folder can be made");
+    let write = |name: &str, text: &str| {
+        fs::write(account.join(name), text).expect("a file can be written");
+    };
+    let (first, second) = (Authority::new("first"), Authority::new("second"));
+    write("ca.crt", first.pem());
+    write("token", "one\n");
+    let shown = Shown::new(&first, "127.0.0.1");
+    let server = ApiServer::start_with_tls(shown.clone());
+    server.demand("one");
+    let daemon = Daemon::for_every_user(DEVICE, EVEN);
+    let options = ["--kube-account", account.to_str().expect("a plain path")];
+    let _driver = Driver::start(folder.path(), &daemon.socket_dir(), server.address(), &options);
+    let kubelet = Kubelet::register(folder.path()).await;
+    wait_for("the slice", async || server.slice().is_some()).await;
+    for uid in ["c-1", "c-2", "c-3"] {
+        server.allocate(uid, &json!([result("gpu", json!({"sms": "8"}))]), None, 0);
+    }
+    kubelet.prepared("c-1").await;
+
+    // The token of before is over; the kubelet renews the file before that.
+    server.demand("two");
+    let error = kubelet.refused("c-2").await;
+    assert!(error.contains("(401)"), "{error}");
+    write("token", "two\n");
+    kubelet.prepared("c-2").await;
+
+    // Whoever the file does not name gets nothing, and neither does a server of another name.
+    shown.change(&second, "127.0.0.1");
+    let error = kubelet.refused("c-3").await;
+    assert!(error.contains("UnknownIssuer"), "{error}");
+    shown.change(&first, "127.0.0.2");
+    let error = kubelet.refused("c-3").await;
+    assert!(error.contains("not valid for name"), "{error}");
+    // A new authority is named beside the one of before, and a half-written file ends nothing.
+    shown.change(&second, "127.0.0.1");
+    write("ca.crt", &[first.pem(), second.pem()].concat());
+    kubelet.prepared("c-3").await;
+    write("ca.crt", "");
+    assert_eq!(kubelet.unprepare("c-3").await, "");
+    kubelet.prepared("c-3").await;
+    assert_eq!(daemon.reservations().len(), 3);
 }
 
 #[tokio::test]

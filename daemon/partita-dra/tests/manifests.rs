@@ -1,6 +1,9 @@
 //! The manifests in `systemd/kubernetes`, against the published schemas: each object is read as
 //! its type, and every field of it has to be known there.
 
+use k8s_openapi::api::admissionregistration::v1::{
+    ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
+};
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod, ServiceAccount};
@@ -9,7 +12,7 @@ use k8s_openapi::api::resource::v1::{DeviceClass, ResourceClaim, ResourceClaimTe
 use serde::Deserialize;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 fn folder() -> PathBuf {
@@ -42,6 +45,12 @@ fn check(object: &Value) -> Result<(), String> {
         ("rbac.authorization.k8s.io/v1", "ClusterRole") => read::<ClusterRole>(object),
         ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding") => {
             read::<ClusterRoleBinding>(object)
+        }
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy") => {
+            read::<ValidatingAdmissionPolicy>(object)
+        }
+        ("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicyBinding") => {
+            read::<ValidatingAdmissionPolicyBinding>(object)
         }
         ("resource.k8s.io/v1", "DeviceClass") => read::<DeviceClass>(object),
         ("resource.k8s.io/v1", "ResourceClaim") => read::<ResourceClaim>(object),
@@ -132,10 +141,10 @@ fn the_driver_takes_what_the_examples_ask_for() {
             own["source"] = "FromClaim".into();
             config.push(own);
         }
-        let result = serde_json::json!({"request": request["name"], "driver": "gpu.partita.dev",
+        let result = json!({"request": request["name"], "driver": "gpu.partita.dev",
             "pool": "n", "device": "gpu-0",
             "consumedCapacity": exactly["capacity"]["requests"]});
-        let claim = serde_json::json!({"metadata": {}, "spec": {}, "status": {"allocation":
+        let claim = json!({"metadata": {}, "spec": {}, "status": {"allocation":
             {"devices": {"results": [result], "config": config}}}});
         let claim: ResourceClaim = serde_json::from_value(claim).unwrap();
         let wanted = partita_dra::claim::Wanted::read(&claim, "gpu.partita.dev", "n").unwrap();
@@ -150,4 +159,79 @@ fn the_driver_takes_what_the_examples_ask_for() {
         (12, 0, None, "", Some(1000)),
     ];
     assert_eq!(found, expected);
+}
+
+/// What an API server does with a request under the policy for slices: `None` where it lets the
+/// request pass, else the message. The expressions are the manifest's, by an interpreter of CEL.
+fn refusal(policy: &Value, request: &Value, object: &Value, old: &Value) -> Option<String> {
+    let mut context = cel::Context::default();
+    let mut variables = json!({});
+    for (name, value) in [("request", request), ("object", object), ("oldObject", old)] {
+        context.add_variable(name, value).expect("JSON is a value");
+    }
+    let evaluate = |context: &cel::Context<'_, '_>, expression: &Value| -> Option<Value> {
+        let text = expression.as_str().expect("an expression is text");
+        let program = cel::Program::compile(text).unwrap_or_else(|e| panic!("{text}: {e}"));
+        program.execute(context).ok().map(|value| value.json().expect("it is JSON"))
+    };
+    let list = |name: &str| policy["spec"][name].as_array().cloned().unwrap_or_default();
+    let is_meant = |one: &Value| evaluate(&context, &one["expression"]) == Some(true.into());
+    if !list("matchConditions").iter().all(is_meant) {
+        return None;
+    }
+    for one in list("variables") {
+        let name = one["name"].as_str().expect("a variable has a name");
+        variables[name] = evaluate(&context, &one["expression"]).expect("it has a value");
+        context.add_variable("variables", &variables).expect("JSON is a value");
+    }
+    // An expression without a value is a refusal: failurePolicy is Fail.
+    assert_eq!(policy["spec"]["failurePolicy"], "Fail");
+    let fails = |one: &Value| evaluate(&context, &one["expression"]) != Some(true.into());
+    let failed = list("validations").into_iter().find(fails)?;
+    Some(failed["message"].as_str().expect("a refusal has a message").to_owned())
+}
+
+#[test]
+fn a_driver_changes_the_slices_of_its_own_node_only() {
+    let policy = objects(&folder().join("policy.yaml")).remove(0);
+    let account = objects(&folder().join("rbac.yaml")).remove(0);
+    let (space, name) = (&account["metadata"]["namespace"], &account["metadata"]["name"]);
+    let driver = format!("system:serviceaccount:{}:{}", word(space), word(name));
+    let slice = |node: &str, driver: &str| json!({"spec": {"nodeName": node, "driver": driver}});
+    let own = slice("gpu01", "gpu.partita.dev");
+    let request = |user: &str, operation: &str, node: Option<&str>| {
+        let key = "authentication.kubernetes.io/node-name";
+        let extra = node.map_or(json!({}), |node| json!({key: [node]}));
+        json!({"operation": operation, "userInfo": {"username": user, "extra": extra}})
+    };
+    let by = |operation: &str, node: Option<&str>, object: &Value, old: &Value| {
+        refusal(&policy, &request(&driver, operation, node), object, old)
+    };
+    let none = Value::Null;
+    let here = Some("gpu01");
+    assert_eq!(by("CREATE", here, &own, &none), None);
+    assert_eq!(by("UPDATE", here, &own, &own), None);
+    assert_eq!(by("DELETE", here, &none, &own), None);
+    for refused in [
+        by("CREATE", Some("gpu02"), &own, &none),
+        by("UPDATE", Some("gpu02"), &own, &own),
+        by("DELETE", Some("gpu02"), &none, &own),
+        by("CREATE", here, &json!({"spec": {"driver": "gpu.partita.dev"}}), &none),
+    ] {
+        assert!(refused.as_deref().is_some_and(|why| why.contains("own node")), "{refused:?}");
+    }
+    let refused = by("CREATE", here, &slice("gpu01", "gpu.nvidia.com"), &none);
+    assert!(refused.is_some_and(|why| why.contains("gpu.partita.dev only")));
+    let bare = json!({"operation": "CREATE", "userInfo": {"username": driver}});
+    for request in [request(&driver, "CREATE", None), bare] {
+        let refused = refusal(&policy, &request, &own, &none);
+        assert!(refused.is_some_and(|why| why.contains("names no node")));
+    }
+    // Other drivers and people are not the policy's business.
+    let other = request("system:serviceaccount:nvidia:driver", "CREATE", here);
+    assert_eq!(refusal(&policy, &other, &slice("gpu09", "gpu.nvidia.com"), &none), None);
+}
+
+fn word(value: &Value) -> &str {
+    value.as_str().expect("it is text")
 }

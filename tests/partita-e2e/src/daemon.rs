@@ -75,6 +75,23 @@ impl Daemon {
         daemon
     }
 
+    /// The same for members of a group: the sockets belong to this user and this group, as those
+    /// that systemd makes belong to Partita's own. Only root can make it.
+    ///
+    /// # Panics
+    /// Where it does not come up.
+    #[must_use]
+    pub fn for_group(device: &str, text: &str, user: u32, group: u32) -> Daemon {
+        let daemon = Daemon::with_options(&[device], text, &[], &["--socket-mode", "0660"]);
+        let mode = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(daemon.folder.path(), mode).expect("the folder can be opened");
+        for socket in ["partitad.sock", "api.sock"] {
+            let socket = daemon.socket_dir().join(socket);
+            std::os::unix::fs::chown(socket, Some(user), Some(group)).expect("root may");
+        }
+        daemon
+    }
+
     /// Kills `partitad`, starts it again and waits until it answers. Its data plane goes on.
     ///
     /// # Panics

@@ -1,11 +1,12 @@
 //! An API server that keeps objects by their paths. It takes a ResourceSlice only where the
 //! published type takes every field of it, and a change only of the newest version.
 
+use super::tls::{Secure, Shown};
 use axum::Json;
 use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
-use axum::http::{Method, StatusCode, Uri};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use k8s_openapi::api::resource::v1::ResourceSlice;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
@@ -19,6 +20,8 @@ struct Inner {
     changes: Vec<String>,
     version: u64,
     is_forbidden: bool,
+    /// The token without which nobody gets an answer.
+    token: Option<String>,
 }
 
 /// A running API server; it ends with the process.
@@ -31,9 +34,20 @@ pub struct ApiServer {
 impl ApiServer {
     /// Starts one that knows the node.
     pub fn start() -> ApiServer {
+        ApiServer::serve(None)
+    }
+
+    /// The same over TLS with this certificate.
+    pub fn start_with_tls(shown: Shown) -> ApiServer {
+        ApiServer::serve(Some(shown))
+    }
+
+    fn serve(shown: Option<Shown>) -> ApiServer {
         let inner = Arc::new(Mutex::new(Inner::default()));
         let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port is free");
-        let address = format!("http://{}", listener.local_addr().expect("it has an address"));
+        let scheme = if shown.is_some() { "https" } else { "http" };
+        let address = listener.local_addr().expect("it has an address");
+        let address = format!("{scheme}://{address}");
         let router = Router::new().fallback(answer).with_state(inner.clone());
         // A thread of its own: tests wait for processes, and the driver asks meanwhile.
         std::thread::spawn(move || {
@@ -41,7 +55,11 @@ impl ApiServer {
             runtime.expect("a runtime can be made").block_on(async {
                 listener.set_nonblocking(true).expect("a socket can be set");
                 let listener = tokio::net::TcpListener::from_std(listener);
-                axum::serve(listener.expect("it is a socket"), router).await
+                let listener = listener.expect("it is a socket");
+                match shown {
+                    Some(shown) => axum::serve(Secure { listener, shown }, router).await,
+                    None => axum::serve(listener, router).await,
+                }
             })
         });
         let server = ApiServer { inner, address };
@@ -87,6 +105,11 @@ impl ApiServer {
         self.inner.lock().expect("nobody panics").is_forbidden = is_forbidden;
     }
 
+    /// Answers from now on only who has this token.
+    pub fn demand(&self, token: &str) {
+        self.inner.lock().expect("nobody panics").token = Some(token.into());
+    }
+
     /// Enters a claim that the scheduler has allocated, and its pod.
     pub fn allocate(&self, uid: &str, results: &Value, parameters: Option<Value>, user: u32) {
         let config = parameters.map(|mut parameters| {
@@ -126,6 +149,7 @@ async fn answer(
     State(inner): State<Arc<Mutex<Inner>>>,
     method: Method,
     uri: Uri,
+    headers: HeaderMap,
     body: Bytes,
 ) -> (StatusCode, Json<Value>) {
     let mut inner = inner.lock().expect("nobody panics");
@@ -135,6 +159,11 @@ async fn answer(
             "code": status.as_u16()});
         (status, Json(body))
     };
+    let given = headers.get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
+    let is_known = |token: &String| given == Some(&format!("Bearer {token}"));
+    if !inner.token.as_ref().is_none_or(is_known) {
+        return failed(StatusCode::UNAUTHORIZED, "Unauthorized");
+    }
     if inner.is_forbidden {
         return failed(StatusCode::FORBIDDEN, "no rights");
     }

@@ -6,7 +6,9 @@
 
 pub mod api_server;
 pub mod container;
+pub mod disk;
 pub mod kubelet;
+pub mod tls;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -30,7 +32,20 @@ pub struct Driver {
 impl Driver {
     /// Starts the driver with all its folders in `folder`, for this daemon and this API server.
     pub fn start(folder: &Path, sockets: &Path, server: &str, options: &[&str]) -> Driver {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_partita-dra"));
+        Driver::start_by(&[], folder, sockets, server, options)
+    }
+
+    /// The same by another program, such as `nsenter`, with these arguments before its own.
+    pub fn start_by(
+        by: &[String],
+        folder: &Path,
+        sockets: &Path,
+        server: &str,
+        options: &[&str],
+    ) -> Driver {
+        let words = [by, &[env!("CARGO_BIN_EXE_partita-dra").to_owned()]].concat();
+        let mut command = Command::new(&words[0]);
+        command.args(&words[1..]);
         let log = std::fs::File::create(folder.join("driver.log")).expect("a file can be made");
         command
             .args(["--node-name", NODE, "--kube-api", server])
