@@ -324,7 +324,8 @@ fn bulk_copies_reach_other_ctas() {
     let write = "mad.lo.u32 %r4, %g, 1000, %t; add.u32 %r1, %r0, 1024; st.shared.u32 [%r1], %r4;\n\
                  st.shared.u32 [%r0], 3; fence.proxy.async.shared::cta;\n";
     let to = "mapa.shared::cluster.u32 %r5, room, %next; mov.u32 %r6, barrier;\n\
-              mapa.shared::cluster.u32 %r6, %r6, %next; mov.u32 %r7, room; add.u32 %r7, %r7, 1024;\n";
+              mapa.shared::cluster.u32 %r6, %r6, %next; mov.u32 %r7, room;\n\
+              add.u32 %r7, %r7, 1024;\n";
     let expect =
         format!("@%p0 mbarrier.arrive.expect_tx.shared.b64 _, [barrier], {};\n", 4 * THREADS);
     let read = "ld.shared.u32 %r10, [%r0];\n";
@@ -338,7 +339,8 @@ fn bulk_copies_reach_other_ctas() {
     let all = format!("{ONE}{write}{SYNC}{to}{expect}{copy}{AWAIT}{read}{SYNC}{STORE}");
     compared += check(&all, word);
     let add = format!(
-        "@%p0 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.add.u32 \
+        "@%p0 cp.reduce.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes.\
+         add.u32 \
          [%r5], [%r7], {bytes}, [%r6];\n"
     );
     let all = format!("{ONE}{write}{SYNC}{to}{expect}{add}{AWAIT}{read}{SYNC}{STORE}");
