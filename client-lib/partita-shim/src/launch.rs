@@ -14,7 +14,7 @@ use crate::occupancy;
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use partita_client::{Launch, ParamLayout, StreamHandle};
-use partita_model::{DeviceFacts, Dim3};
+use partita_model::{DeviceFacts, Dim3, cluster};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -135,7 +135,6 @@ pub fn has_clusters(facts: &DeviceFacts) -> bool {
 }
 
 fn check_cluster(launch: &LaunchCall, facts: &DeviceFacts) -> CuResult {
-    const MOST: u128 = 16;
     let (grid, cluster) = (launch.grid, launch.cluster);
     if cluster.count() == 1 {
         return Ok(());
@@ -143,9 +142,7 @@ fn check_cluster(launch: &LaunchCall, facts: &DeviceFacts) -> CuResult {
     if !has_clusters(facts) {
         return Err(CuError::NOT_SUPPORTED);
     }
-    let fits = |grid: u32, cluster: u32| cluster > 0 && grid.is_multiple_of(cluster);
-    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
-    if cluster.count() > MOST || !axes.into_iter().all(|(grid, cluster)| fits(grid, cluster)) {
+    if cluster.count() > u128::from(cluster::MOST_CTAS) || !cluster::fills(cluster, grid) {
         return Err(CuError::INVALID_CLUSTER_SIZE);
     }
     Ok(())

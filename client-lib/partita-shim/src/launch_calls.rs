@@ -10,6 +10,7 @@ use crate::library::{function, function_on};
 use crate::module::Function;
 use crate::occupancy;
 use crate::runtime;
+use partita_model::cluster::PORTABLE_CTAS;
 use partita_model::{DeviceFacts, Dim3};
 use std::sync::atomic::Ordering;
 
@@ -163,11 +164,10 @@ exports! {
     fn cuOccupancyMaxPotentialClusterSize(
         size: Out<i32>, function: u64, _config: In<LaunchConfig>,
     ) {
-        // What every GPU with clusters takes.
-        const PORTABLE: i32 = 8;
         let runtime = runtime::current()?;
         function_on(runtime, function)?;
-        size.set(if has_clusters(runtime.facts()) { PORTABLE } else { 1 });
+        let ctas = if has_clusters(runtime.facts()) { PORTABLE_CTAS } else { 1 };
+        size.set(ctas.cast_signed());
         Ok(())
     }
 

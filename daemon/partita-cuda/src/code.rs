@@ -7,6 +7,7 @@
 
 use crate::driver::{Context, Failure, Function, FunctionAttribute, Library, Module};
 use partita_device::{AddressRange, KernelFacts, VariableFacts};
+use partita_model::cluster::PORTABLE_CTAS;
 use partita_model::{Bytes, DeviceAddress, Dim3};
 use partita_ptx::Version;
 use partita_ptx::settle::{Layout, Part};
@@ -182,7 +183,7 @@ pub(crate) fn kernels<'a>(
         let max_threads = attribute(FunctionAttribute::MaxThreadsPerBlock)?;
         let static_shared = attribute(FunctionAttribute::SharedSizeBytes)?;
         let required_cluster = required_cluster(loaded, function);
-        if required_cluster.is_some_and(|cluster| cluster.count() > PORTABLE_CLUSTER) {
+        if required_cluster.is_some_and(|cluster| cluster.count() > PORTABLE_CTAS.into()) {
             loaded.allow_large_clusters(function).map_err(failed)?;
         }
         facts.push(KernelFacts {
@@ -199,10 +200,6 @@ pub(crate) fn kernels<'a>(
     }
     Ok((kernels, facts))
 }
-
-/// CTAs of a cluster that every GPU with clusters takes (CUDA C++ Programming Guide, "Thread Block
-/// Clusters").
-pub(crate) const PORTABLE_CLUSTER: u128 = 8;
 
 /// The extent of clusters that a kernel's code fixes. A driver or GPU without clusters knows none.
 fn required_cluster(loaded: &Code, function: Function) -> Option<Dim3> {

@@ -1,12 +1,13 @@
 //! The submission of one operation to a stream of the driver.
 
 use crate::arrays::{self, Part};
-use crate::code::{Loaded, PORTABLE_CLUSTER};
+use crate::code::Loaded;
 use crate::device::constants_in;
 use crate::driver::{BoxEnd, Event, Failure, Pinned, Registered, Stream};
 use crate::streams::{Portion, Rest};
 use crate::tasks::{self, End, Task};
 use partita_device::{AddressRange, Fault, FaultKind, GridSpec, HostSpan, Work};
+use partita_model::cluster::PORTABLE_CTAS;
 use partita_model::{ModuleId, OperationId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -209,7 +210,7 @@ fn run(
         loaded.code.allow_shared(kernel.function, launch.dynamic_shared)?;
     }
     let extent = [launch.grid, launch.block];
-    if launch.cluster.count() > PORTABLE_CLUSTER {
+    if launch.cluster.count() > PORTABLE_CTAS.into() {
         loaded.code.allow_large_clusters(kernel.function)?;
     }
     if launch.cooperative || launch.cluster.count() > 1 {

@@ -433,7 +433,8 @@ async fn over_tls_the_driver_follows_renewed_tokens_and_certificates() {
     write("token", "two\n");
     kubelet.prepared("c-2").await;
 
-    // Whoever the file does not name gets nothing, and neither does a server of another name.
+    // A server gets no token where the file does not name its authority, or where its name is
+    // another.
     shown.change(&second, "127.0.0.1");
     let error = kubelet.refused("c-3").await;
     assert!(error.contains("UnknownIssuer"), "{error}");

@@ -12,6 +12,7 @@ mod account;
 mod address_part;
 mod amounts;
 mod awaited;
+pub mod cluster;
 mod config_report;
 mod console;
 pub mod control;

@@ -1,9 +1,9 @@
 //! The handshake with a client: its user, its protocol version, and the GPU that it gets.
 //!
 //! Each client has a task with a deadline: a slow or silent client keeps no other waiting. The
-//! number of clients at the desk is bounded (`places`). The kernel reports the user, who is
-//! accounted to its owner in a container (`owners`); names from the client are for display only. A
-//! client that is welcome goes to `partita-gpu` with its socket, which answers the client.
+//! number of clients at the desk is bounded (`places`). The kernel reports the user; a
+//! container's user is accounted to its owner (`owners`). Names from the client are for display
+//! only. A client that is welcome goes to `partita-gpu` with its socket, which answers the client.
 
 use crate::gpus::{Gpu, Gpus};
 use crate::link::AskError;

@@ -21,7 +21,7 @@
 //! | [`reservations`], [`keeper`] | what schedulers have asked for, and how jobs get it |
 //! | `metrics` | the page of metrics |
 //! | `places` | how many connections each user has |
-//! | [`owners`] | who is accounted for the users of a container |
+//! | [`owners`] | the tenants to which users of containers are accounted |
 //! | [`rights`] | who may change things |
 //! | `view` | what a user sees of a status report |
 //! | `connections` | the connections to the API, with limits for each user |

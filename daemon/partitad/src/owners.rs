@@ -1,5 +1,5 @@
-//! Who is accounted for a subordinate user id: the owner of its range in `/etc/subuid`, or in a
-//! directory server where `/etc/nsswitch.conf` names one under `subid:`.
+//! The tenant of a subordinate user id: the owner of its range in `/etc/subuid`, or in a directory
+//! server where `/etc/nsswitch.conf` names one under `subid:`.
 //!
 //! The kernel reports the user of a connection as this user namespace knows it. Root of a user's
 //! container is the user itself. Every other user of the container has one of the subordinate ids

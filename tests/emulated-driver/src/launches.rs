@@ -9,6 +9,7 @@ use crate::status::{self, Status};
 use cudarc::driver::sys::{CUlaunchAttributeID, CUlaunchConfig};
 use partita_device::GridSpec;
 use partita_model::Dim3;
+use partita_model::cluster::{MOST_CTAS, PORTABLE_CTAS, fills};
 use std::ffi::{c_uint, c_void};
 use std::sync::atomic::Ordering;
 
@@ -62,20 +63,14 @@ fn params_of(
     Ok(packed)
 }
 
-/// CTAs of a cluster that every GPU with clusters takes, and that a kernel can be allowed to have
-/// (CUDA C++ Programming Guide, "Thread Block Clusters").
-const CLUSTERS: [u128; 2] = [8, 16];
-
 fn check_cluster(function: &Function, launch: &Launch) -> Result<(), Status> {
     let Launch { grid, cluster, .. } = *launch;
     if cluster.count() == 1 {
         return Ok(());
     }
-    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
-    let fills = axes.into_iter().all(|(grid, cluster)| cluster > 0 && grid.is_multiple_of(cluster));
-    let most = CLUSTERS[usize::from(function.has_large_clusters)];
+    let most = if function.has_large_clusters { MOST_CTAS } else { PORTABLE_CTAS };
     let is_required = function.kernel.required_cluster.is_none_or(|required| required == cluster);
-    if fills && is_required && cluster.count() <= most {
+    if fills(cluster, grid) && is_required && cluster.count() <= most.into() {
         Ok(())
     } else {
         Err(status::INVALID_CLUSTER_SIZE)

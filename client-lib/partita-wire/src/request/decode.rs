@@ -7,6 +7,7 @@ use super::{
     RawWaitWord, Received, WANTS_REPLY, kind, kind_name,
 };
 use crate::{tensor_map, texture};
+use partita_model::cluster::MOST_CTAS;
 use partita_model::request::{
     ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
     StreamKind,
@@ -14,17 +15,13 @@ use partita_model::request::{
 use partita_model::{AddressRange, AwaitedWord, DeviceAddress, Dim3, ImageKind, ImagePart};
 use zerocopy::FromBytes;
 
-/// The most CTAs of a cluster (CUDA C++ Programming Guide, "Thread Block Clusters"; 16 where a
-/// kernel asks for more than the portable 8).
-const MAX_CLUSTER: u128 = 16;
-
 /// The cluster of a launch's flags without [`COOPERATIVE`]. `None` where they mean nothing.
 fn cluster(flags: u32) -> Option<Dim3> {
     let axis = |index: u32| flags >> (CLUSTER_SHIFT + index * CLUSTER_BITS) & CLUSTER_MASK;
     let cluster = Dim3::new(axis(0), axis(1), axis(2));
     let known = CLUSTER_SHIFT + 3 * CLUSTER_BITS;
     let is_clean = flags >> known == 0 && flags & ((1 << CLUSTER_SHIFT) - 1) == 0;
-    (is_clean && (2..=MAX_CLUSTER).contains(&cluster.count())).then_some(cluster)
+    (is_clean && (2..=u128::from(MOST_CTAS)).contains(&cluster.count())).then_some(cluster)
 }
 
 impl Received {

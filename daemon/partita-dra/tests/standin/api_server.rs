@@ -105,7 +105,7 @@ impl ApiServer {
         self.inner.lock().expect("nobody panics").is_forbidden = is_forbidden;
     }
 
-    /// Answers from now on only who has this token.
+    /// From now on the server answers only requests with this token.
     pub fn demand(&self, token: &str) {
         self.inner.lock().expect("nobody panics").token = Some(token.into());
     }

@@ -14,10 +14,6 @@ use super::team::{MAX_WARPS, Masks};
 /// The first bit of an address that names a CTA of the cluster.
 pub const RANK_SHIFT: u32 = 24;
 
-/// The most CTAs of a cluster (CUDA C++ Programming Guide, "Thread Block Clusters": 8 on every
-/// GPU, 16 where a kernel asks for it).
-pub const MOST_CTAS: u32 = 16;
-
 /// A CTA of a cluster, as far as other CTAs are concerned.
 #[derive(Clone, Debug, Default)]
 struct Member {
@@ -44,7 +40,7 @@ pub struct Cluster {
 /// What a wait at the barrier finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
-    /// These threads pass, and the others wait.
+    /// These threads pass, and the other threads of the fragment wait.
     Pass(Masks),
     /// The phase is over, and this is the time, in picoseconds, at which the threads know it.
     Until(u64),
@@ -62,14 +58,15 @@ pub struct Peers<'a> {
 }
 
 impl Cluster {
-    /// A cluster of `ctas` CTAs with `warps` warps each. `memory` gives each its shared memory.
-    pub fn new(ctas: u32, warps: usize, mut memory: impl FnMut() -> Vec<u8>) -> Self {
+    /// A cluster of `ctas` CTAs with the threads `alive` each, by warp. `memory` gives each its
+    /// shared memory.
+    pub fn new(ctas: u32, alive: &[u32], mut memory: impl FnMut() -> Vec<u8>) -> Self {
         let member = |_| Member {
             shared: memory(),
             present: true,
-            alive: vec![u32::MAX; warps],
-            arrived: vec![0; warps],
-            released: vec![0; warps],
+            alive: alive.to_vec(),
+            arrived: vec![0; alive.len()],
+            released: vec![0; alive.len()],
         };
         Cluster { members: (0..ctas).map(member).collect(), opened: 0 }
     }
@@ -239,7 +236,7 @@ mod tests {
     use super::*;
 
     fn cluster(ctas: u32) -> Cluster {
-        Cluster::new(ctas, 2, || vec![0; 64])
+        Cluster::new(ctas, &[ALL; 2], || vec![0; 64])
     }
 
     fn both(first: u32, second: u32) -> Masks {

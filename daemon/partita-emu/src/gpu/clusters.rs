@@ -7,11 +7,12 @@
 use super::EmulatedGpu;
 use super::grid::{Footprint, Grid};
 use super::sm::Sm;
-use crate::exec::cluster::{Cluster, MOST_CTAS};
+use crate::exec::cluster::Cluster;
 use crate::exec::cta::Cta;
 use crate::exec::program::{ClusterRules, OF_CTA};
 use crate::spec::Spec;
 use partita_device::{Fault, FaultKind};
+use partita_model::cluster::{MOST_CTAS, fills};
 use partita_model::{Dim3, SmId, SmSet};
 
 /// The first compute capability with clusters.
@@ -48,8 +49,7 @@ pub(super) fn extent(
     if ctas > u128::from(most) {
         return Err(format!("clusters of {ctas} CTAs; at most {most} are allowed"));
     }
-    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
-    if !axes.into_iter().all(|(grid, cluster)| cluster > 0 && grid.is_multiple_of(cluster)) {
+    if !fills(cluster, grid) {
         return Err(format!("clusters of {cluster} do not fill a grid of {grid}"));
     }
     Ok(cluster)
@@ -123,15 +123,10 @@ impl Grid {
             return;
         }
         let bytes = (self.program.static_shared + self.dynamic_shared) as usize;
-        let warps = self.threads().div_ceil(32) as usize;
         let ctas = self.cluster_ctas();
         let spare = &mut self.spare_shared;
         let memory = || spare.pop().unwrap_or_else(|| vec![0; bytes]);
-        let mut cluster = Cluster::new(ctas, warps, memory);
-        for rank in 0..ctas as usize {
-            cluster.note_alive(rank, &cta.alive, 0);
-        }
-        self.clusters.insert(cta.cluster, cluster);
+        self.clusters.insert(cta.cluster, Cluster::new(ctas, &cta.alive, memory));
     }
 
     /// A CTA leaves: with the last of a cluster the cluster does.

@@ -11,7 +11,7 @@ use crate::sessions::{LoadedInstance, Refusal};
 use crate::{Fence, KernelForm};
 use partita_device::{Guards, KernelFacts};
 use partita_model::{
-    CudaResult, DeviceAddress, DeviceFacts, Dim3, LaunchId, Nanos, TenantId, request,
+    CudaResult, DeviceAddress, DeviceFacts, Dim3, LaunchId, Nanos, TenantId, cluster, request,
 };
 
 /// Limits of CUDA's grids and blocks ("Technical Specifications per Compute Capability").
@@ -226,9 +226,7 @@ fn check_cluster(kernel: &Kernel, request: &request::Launch) -> Result<(), Refus
     if cluster.count() == 1 {
         return Ok(());
     }
-    let fits = |grid: u32, cluster: u32| cluster > 0 && grid.is_multiple_of(cluster);
-    let axes = [(grid.x, cluster.x), (grid.y, cluster.y), (grid.z, cluster.z)];
-    if !axes.into_iter().all(|(grid, cluster)| fits(grid, cluster)) {
+    if !cluster::fills(cluster, grid) {
         let text = format!("kernel `{name}`: clusters of {cluster} do not fill a grid of {grid}");
         return Err(Refusal::Explained(CudaResult::ERROR_INVALID_CLUSTER_SIZE, text));
     }

@@ -465,7 +465,7 @@ fn reasons(refusals: &[Refusal]) -> String {
     }
     let mut said: Vec<String> = named.iter().map(ToString::to_string).collect();
     if refusals.len() > named.len() {
-        said.push(format!("more in {} places", refusals.len() - named.len()));
+        said.push(format!("further places: {}", refusals.len() - named.len()));
     }
     said.join("; ")
 }
@@ -484,11 +484,11 @@ mod tests {
         let said = reasons(&[refusal(3, "mapa"), refusal(4, "mapa"), refusal(5, "getctarank")]);
         assert!(said.starts_with("line 3: `mapa`"), "{said}");
         assert!(
-            said.contains("line 5: `getctarank`") && said.ends_with("; more in 1 places"),
+            said.contains("line 5: `getctarank`") && said.ends_with("; further places: 1"),
             "{said}"
         );
         let many: Vec<Refusal> = (1..=9).map(|line| refusal(line, &format!("x{line}"))).collect();
-        assert!(reasons(&many).ends_with("; more in 5 places"), "{}", reasons(&many));
+        assert!(reasons(&many).ends_with("; further places: 5"), "{}", reasons(&many));
         assert_eq!(reasons(&many[..2]).matches(';').count(), 1);
     }
 }

@@ -2,9 +2,9 @@
 //!
 //! A barrier that counts its threads (`bar.sync 1, 64`) is never passed where a thread leaves
 //! before it, or where the program's counts do not fit. The GPU then runs the CTA for ever. A word
-//! of shared memory therefore stands for each such barrier: the last 16 bits count the threads that
-//! have come, and the others the times that the barrier has opened. The threads of a warp that wait
-//! read the word in a loop, in which [`mod@crate::cancel`] looks at the abort flag.
+//! of shared memory therefore stands for each such barrier: its low 16 bits count the threads that
+//! have come, and its high 16 bits count how often the barrier has opened. The threads of a warp
+//! that wait read the word in a loop, in which [`mod@crate::cancel`] looks at the abort flag.
 //!
 //! A barrier without a count waits for the CTA's threads that have not exited. It opens when the
 //! others exit, so it stays the hardware's, as long as a kernel waits at one such barrier only.
