@@ -125,6 +125,9 @@ toolkit="$(cargo run --quiet --package partita-e2e --bin toolkit)"
 export PARTITA_NVCC="$toolkit/bin/nvcc" PARTITA_PTXAS="$toolkit/bin/ptxas"
 step "compiling the tests"
 cargo test --workspace --no-run --quiet
+# Features of tests make other programs of the same names. End-to-end tests build without them, and would replace
+# programs that other tests are running.
+cargo build --workspace --quiet
 step "tests"
 # tests/measured.py ends a binary that hangs and names the test. Limits on time and comparisons of speed want a machine without other tests.
 PARTITA_TEST_RECORD="$(mktemp)"

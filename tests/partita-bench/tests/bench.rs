@@ -1,11 +1,28 @@
 //! `partita bench` as its user sees it: the shape of what is printed, not how fast this machine is.
 
 use serde_json::Value;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use tempfile::TempDir;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_partita-bench");
 
 /// `partita-bench ARGS…` where no daemon serves.
 fn bench(args: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_partita-bench"));
+    of(Path::new(PROGRAM), args)
+}
+
+/// A folder, and in it the program: cells are found again by the same program only, and a build
+/// beside the tests may put another in its place.
+fn kept_program() -> (TempDir, PathBuf) {
+    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let program = folder.path().join("partita-bench");
+    std::fs::hard_link(PROGRAM, &program).unwrap();
+    (folder, program)
+}
+
+fn of(program: &Path, args: &[&str]) -> Command {
+    let mut command = Command::new(program);
     command
         .args(args)
         .stdin(Stdio::null())
@@ -115,12 +132,12 @@ fn what_the_forms_add() {
 
 #[test]
 fn kernelet_measures_pairs_and_finds_what_it_has_computed() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, program) = kept_program();
     let files = folder.path().join("files");
     let arguments =
         ["kernelet", "--quick", "--only", "pc,tea", "--launches", "2", "--spec", "kernelet-c2050"];
     let run = |more: &[&str]| {
-        let mut command = bench(&arguments);
+        let mut command = of(&program, &arguments);
         let output = expect(command.args(more).env("PARTITA_CACHE_DIR", folder.path()), 0, &[]);
         text(&output.stdout)
     };
@@ -152,11 +169,11 @@ fn kernelet_measures_pairs_and_finds_what_it_has_computed() {
 
 #[test]
 fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, program) = kept_program();
     let plots = folder.path().join("plots");
     let arguments = ["cd-search", "--quick", "--only", "dxtc,gesummv", "--mixes", "0", "--json"];
     let json = || {
-        let mut command = bench(&arguments);
+        let mut command = of(&program, &arguments);
         command.arg("--out").arg(&plots).env("PARTITA_CACHE_DIR", folder.path());
         serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
     };
@@ -173,14 +190,14 @@ fn cd_search_has_the_same_shape_and_finds_what_it_has_computed() {
 /// Queues of one program of each class, on a GPU that is small enough to be emulated quickly.
 #[test]
 fn punyala_measures_queues_and_finds_what_it_has_computed() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, program) = kept_program();
     let spec = include_str!("../../../daemon/partita-emu/specs/punyala-60.toml");
     let spec = spec.replacen("sms = 60 ", "sms = 8 ", 1);
     let path = folder.path().join("eight.toml");
     std::fs::write(&path, spec).unwrap();
     let arguments = ["punyala", "--quick", "--programs", "1", "--cycles", "100000", "--live", "1"];
     let json = || {
-        let mut command = bench(&arguments);
+        let mut command = of(&program, &arguments);
         command.arg("--spec").arg(&path).args(["--json", "--out"]).arg(folder.path());
         command.env("PARTITA_CACHE_DIR", folder.path());
         serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
@@ -229,14 +246,14 @@ fn cd_search_tries_a_mix() {
 /// A pair of each split on a GPU that is small enough to be emulated quickly.
 #[test]
 fn shares_are_held_and_found_again() {
-    let folder = tempfile::tempdir().unwrap();
+    let (folder, program) = kept_program();
     let spec = include_str!("../../../daemon/partita-emu/specs/cd-search-24.toml");
     let spec = spec.replacen("sms = 24 ", "sms = 4 ", 1);
     let path = folder.path().join("four.toml");
     std::fs::write(&path, spec).unwrap();
     let arguments = ["shares", "--quick", "--kinds", "compute", "--micros", "200", "--json"];
     let json = || {
-        let mut command = bench(&arguments);
+        let mut command = of(&program, &arguments);
         command.arg("--spec").arg(&path).arg("--out").arg(folder.path());
         command.env("PARTITA_CACHE_DIR", folder.path());
         serde_json::from_slice::<Value>(&expect(&mut command, 0, &[]).stdout).unwrap()
