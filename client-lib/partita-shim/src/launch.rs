@@ -95,13 +95,18 @@ pub fn prepare(runtime: &Runtime, launch: &LaunchCall, arguments: Arguments) -> 
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;
     check_resources(launch, &kernel, runtime.facts())?;
-    check_cluster(launch, runtime.facts())?;
+    check_cluster(launch.grid, launch.cluster, runtime.facts())?;
     let params = arguments.gather(&kernel.facts.params, kernel.param_bytes)?;
     let LaunchCall { function, grid, block, dynamic_shared, cooperative, cluster, .. } = *launch;
     Ok(Prepared { function, kernel, grid, block, dynamic_shared, cooperative, cluster, params })
 }
 
 impl Prepared {
+    /// Whether its clusters fill its grid; in a graph both may have changed.
+    pub fn check_cluster(&self, facts: &DeviceFacts) -> CuResult {
+        check_cluster(self.grid, self.cluster, facts)
+    }
+
     /// Submits it to a stream.
     pub fn submit(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
         Ok(runtime.session.launch(Launch {
@@ -134,8 +139,8 @@ pub fn has_clusters(facts: &DeviceFacts) -> bool {
     facts.compute_capability.major >= 9
 }
 
-fn check_cluster(launch: &LaunchCall, facts: &DeviceFacts) -> CuResult {
-    let (grid, cluster) = (launch.grid, launch.cluster);
+/// Whether a launch may have these clusters.
+fn check_cluster(grid: Dim3, cluster: Dim3, facts: &DeviceFacts) -> CuResult {
     if cluster.count() == 1 {
         return Ok(());
     }

@@ -208,6 +208,12 @@ pub trait Device: Textures {
         &[]
     }
 
+    /// The SMs of each graphics processing cluster (GPC): all CTAs of a cluster run on SMs of one.
+    /// Empty where that is unknown.
+    fn gpcs(&self) -> &[SmSet] {
+        &[]
+    }
+
     /// Device time.
     fn now(&self) -> Nanos;
 

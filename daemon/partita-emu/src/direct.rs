@@ -229,9 +229,14 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
     // The size is a multiple of 2 MiB. The module's variables lie at the window's end.
     let window_bytes = (bytes + (256 << 20) + run.ptx.len() as u64 * 4).next_multiple_of(2 << 20);
+    let mut claimed = Dim3::linear(1);
     let text = match run.form {
         Form::Original => run.ptx.clone(),
-        form => rewrite(&run.ptx, &run.kernel, form, cell_bits(window_bytes))?,
+        form => {
+            let rewritten = rewrite(&run.ptx, &run.kernel, form, cell_bits(window_bytes))?;
+            claimed = rewritten.cluster;
+            rewritten.text
+        }
     };
     let base = gpu.reserve(WINDOW, window_bytes)?;
     load(&mut gpu, &text, &run.kernel)?;
@@ -282,9 +287,12 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
             bytes: control::block_bytes(run.spec.sms),
         };
         gpu.allocate(WINDOW, block)?;
-        let workers = worker_count(&gpu, run);
+        // Whole clusters claim. With several on an SM a GPC may hold fewer, and the rest wait.
+        let ctas = u32::try_from(claimed.count()).unwrap_or(1);
+        let workers = worker_count(&gpu, run).next_multiple_of(ctas);
         let by_place = run.form != Form::Ticket;
-        let contents = control_block(run.grid, task, workers, run.spec.sms, by_place);
+        let grids = (run.grid, claimed);
+        let contents = control_block(grids, task, workers, run.spec.sms, by_place);
         gpu.poke(block.start, &contents)?;
         params.resize(params.len().next_multiple_of(8), 0);
         params.extend_from_slice(&block.start.0.to_le_bytes());
@@ -383,7 +391,14 @@ fn room(argument: &Argument) -> u64 {
     }
 }
 
-fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Arc<str>, DirectError> {
+/// A module in another form.
+struct Rewritten {
+    text: Arc<str>,
+    /// The cluster for which the kernel claims: one CTA, or what its code requires.
+    cluster: Dim3,
+}
+
+fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Rewritten, DirectError> {
     let module =
         partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
     let pass = match form {
@@ -401,7 +416,15 @@ fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Arc<st
     if let Some([first, ..]) = refusals {
         return Err(DirectError::NoForm { name: kernel.to_owned(), reason: first.to_string() });
     }
-    Ok(partita_ptx::print(&rewritten.module).into())
+    let claims = |report: &&partita_ptx::KernelReport| {
+        report.name == kernel && report.rewritten().is_some_and(|rewrite| rewrite.clusters)
+    };
+    let required = rewritten.reports.iter().find(claims).and_then(|report| {
+        let kernels = module.kernels();
+        kernels.iter().find(|known| known.func == report.func)?.required_cluster
+    });
+    let cluster = required.map_or(Dim3::linear(1), |[x, y, z]| Dim3 { x, y, z });
+    Ok(Rewritten { text: partita_ptx::print(&rewritten.module).into(), cluster })
 }
 
 /// Loads the module and checks that it has the kernel.
@@ -477,10 +500,16 @@ pub fn open_gates(grid: Dim3, task: u32, main_ctas: u32, sms: u16, by_place: boo
 
 /// A control block with [`open_gates`], as the engine would write it.
 #[must_use]
-pub fn control_block(grid: Dim3, task: u32, main_ctas: u32, sms: u16, by_place: bool) -> Vec<u8> {
+pub fn control_block(
+    (grid, cluster): (Dim3, Dim3),
+    task: u32,
+    main_ctas: u32,
+    sms: u16,
+    by_place: bool,
+) -> Vec<u8> {
     let gates = open_gates(grid, task, main_ctas, sms, by_place);
     let mut block = vec![0; control::block_bytes(sms) as usize];
-    let shape = Shape { grid, first: 0, end: linear(grid), main_ctas, gates: &gates };
+    let shape = Shape { grid, cluster, first: 0, end: linear(grid), main_ctas, gates: &gates };
     control::initial(&shape, &mut block);
     block
 }

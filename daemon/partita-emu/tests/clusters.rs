@@ -80,7 +80,7 @@ const STORE: &str = "st.global.u32 [%d0], %r10;\n";
 fn attempt(
     body: &str,
     [grid, cluster]: [[u32; 3]; 2],
-    timing: Timing,
+    (timing, form): (Timing, Form),
 ) -> Result<Vec<u32>, DirectError> {
     let extent = Dim3::new(grid[0], grid[1], grid[2]);
     let input: Vec<u8> = (0..1024_u32).flat_map(|word| (word * 7 + 1).to_le_bytes()).collect();
@@ -92,7 +92,7 @@ fn attempt(
         block: Dim3::linear(THREADS),
         dynamic_shared: 0,
         arguments: vec![Argument::Buffer(input), Argument::Buffer(vec![0; 4 * results])],
-        form: Form::Original,
+        form,
         spec: Spec::named("h200").unwrap(),
         options: Options { timing, seed: 1, memcheck: MemoryCheck::Exact, ..Options::default() },
     };
@@ -113,16 +113,19 @@ const SHAPES: [[[u32; 3]; 2]; 6] = [
 /// Runs a body on all shapes, and compares each thread's result. Returns the comparisons made.
 fn check(body: &str, expect: impl Fn(Place) -> u32) -> usize {
     let mut compared = 0;
-    for timing in [Timing::On, Timing::Off] {
+    let original = [(Timing::On, Form::Original), (Timing::Off, Form::Original)];
+    // Tickets claim whole clusters.
+    for how in original.into_iter().chain([(Timing::On, Form::Ticket), (Timing::Off, Form::Ticket)])
+    {
         for [grid, cluster] in SHAPES {
-            let found = attempt(body, [grid, cluster], timing)
-                .unwrap_or_else(|error| panic!("{timing:?} {grid:?} {cluster:?}: {error}\n{body}"));
+            let found = attempt(body, [grid, cluster], how)
+                .unwrap_or_else(|error| panic!("{how:?} {grid:?} {cluster:?}: {error}\n{body}"));
             for (index, found) in found.iter().enumerate() {
                 let (linear, thread) = (index as u32 / THREADS, index as u32 % THREADS);
                 let cta =
                     [linear % grid[0], linear / grid[0] % grid[1], linear / grid[0] / grid[1]];
                 let place = Place { cta, thread, grid, cluster };
-                assert_eq!(*found, expect(place), "{timing:?} {place:?}\n{body}");
+                assert_eq!(*found, expect(place), "{how:?} {place:?}\n{body}");
                 compared += 1;
             }
         }
@@ -131,7 +134,7 @@ fn check(body: &str, expect: impl Fn(Place) -> u32) -> usize {
 }
 
 fn fault(body: &str) -> String {
-    let of = |timing| match attempt(body, [[4, 1, 1], [2, 1, 1]], timing) {
+    let of = |timing| match attempt(body, [[4, 1, 1], [2, 1, 1]], (timing, Form::Original)) {
         Err(error) => error.to_string(),
         Ok(found) => panic!("{timing:?}: no fault in\n{body}\n{found:?}"),
     };
@@ -388,7 +391,7 @@ fn misuse_is_a_fault() {
 #[test]
 fn clusters_that_no_gpu_has_are_refused() {
     let refused = |grid: [u32; 3], cluster: [u32; 3]| {
-        attempt(STORE, [grid, cluster], Timing::Off).unwrap_err().to_string()
+        attempt(STORE, [grid, cluster], (Timing::Off, Form::Original)).unwrap_err().to_string()
     };
     let text = refused([34, 1, 1], [17, 1, 1]);
     assert!(text.contains("clusters of 17 CTAs; at most 16"), "{text}");
@@ -402,7 +405,7 @@ fn clusters_that_no_gpu_has_are_refused() {
 fn a_cluster_is_on_one_gpc() {
     let body = format!("mov.u32 %r10, %smid;\n{SYNC}{STORE}");
     let spec = Spec::named("h200").unwrap();
-    let found = attempt(&body, [[64, 1, 1], [16, 1, 1]], Timing::On).unwrap();
+    let found = attempt(&body, [[64, 1, 1], [16, 1, 1]], (Timing::On, Form::Original)).unwrap();
     let ctas: Vec<u32> = found.chunks(THREADS as usize).map(|cta| cta[0]).collect();
     for cluster in ctas.chunks(16) {
         let gpcs = spec.gpcs();
@@ -420,7 +423,7 @@ fn a_cluster_is_on_one_gpc() {
              mov.u32 %r8, %clock; sub.u32 %r10, %r8, %r7;\n{SYNC}{STORE}",
             "ld.shared::cluster.u32 %r5, [%r5]; add.u32 %r5, %r5, %r6;\n".repeat(10)
         );
-        let found = attempt(&body, [[2, 1, 1], [2, 1, 1]], Timing::On).unwrap();
+        let found = attempt(&body, [[2, 1, 1], [2, 1, 1]], (Timing::On, Form::Original)).unwrap();
         u64::from(found[0])
     };
     let (own, other) = (time("%k"), time("%next"));

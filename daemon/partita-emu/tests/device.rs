@@ -431,7 +431,7 @@ fn workers_survive_moving_borders() {
         let by_place = seed / 2 % 2 == 0;
         let grid = Dim3::linear(ctas);
         let mut gates = open_gates(grid, task, workers, 24, by_place);
-        let block: Vec<u32> = control_block(grid, task, workers, 24, by_place)
+        let block: Vec<u32> = control_block((grid, Dim3::linear(1)), task, workers, 24, by_place)
             .as_chunks::<4>()
             .0
             .iter()

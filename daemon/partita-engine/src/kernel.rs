@@ -2,7 +2,7 @@
 
 use crate::{Fence, KernelForm, ParamLayout, Slice};
 use partita_device::KernelFacts;
-use partita_model::ModuleId;
+use partita_model::{Dim3, ModuleId};
 use std::sync::Arc;
 
 /// One kernel of a loaded module.
@@ -41,4 +41,16 @@ pub(crate) struct Kernel {
     /// The entry that counts, and what the device says of it.
     pub(crate) counting: Option<Arc<str>>,
     pub(crate) counting_facts: Option<Result<KernelFacts, String>>,
+}
+
+impl Kernel {
+    /// The clusters that its code requires. Tickets that claim whole clusters have clusters of one
+    /// dimension; the original beside them says which.
+    pub(crate) fn required_cluster(&self) -> Option<Dim3> {
+        let facts = match &self.form {
+            KernelForm::Ticket { clusters: true, .. } => self.fallback_facts.as_ref()?,
+            _ => &self.facts,
+        };
+        facts.as_ref().ok()?.required_cluster
+    }
 }

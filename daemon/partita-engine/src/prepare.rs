@@ -168,6 +168,9 @@ pub enum KernelForm {
         fallback: Option<Fallback>,
         /// Why it cannot be a worker.
         reason: String,
+        /// Whether a cluster of tickets claims a whole cluster of the original: waves have clusters
+        /// of one dimension with as many CTAs.
+        clusters: bool,
     },
     /// As unchanged machine code, on groups of SMs to which the device keeps it
     /// ([`partita_device::Work::LaunchOn`]). Where its application has no whole group, the kernel

@@ -85,6 +85,12 @@ pub const FIRST: u64 = 160;
 pub const STRIDE: u64 = 168;
 /// `u32`: where the counts of workers by SM begin, from the block's address.
 pub const COUNTS: u64 = 172;
+/// `u32`: CTAs of a cluster of the original along x, for tickets that claim whole clusters.
+pub const CLUSTER_X: u64 = 176;
+/// `u32`: the same along y.
+pub const CLUSTER_Y: u64 = 180;
+/// `u32`: the same along z.
+pub const CLUSTER_Z: u64 = 184;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.
@@ -277,6 +283,8 @@ pub fn gate_at(sm: SmId) -> u64 {
 pub struct Shape<'a> {
     /// The original grid.
     pub grid: Dim3,
+    /// CTAs of one of its clusters.
+    pub cluster: Dim3,
     /// The linear index of the first CTA.
     pub first: u64,
     /// The linear index behind the last.
@@ -311,6 +319,11 @@ pub fn initial(shape: &Shape<'_>, block: &mut [u8]) {
     put(STRIDE, &shape.gates.stride().to_le_bytes());
     let counts = SLOTS + shape.gates.gates.len() as u64 * SLOT_BYTES;
     put(COUNTS, &u32::try_from(counts).expect("a block is a few kilobytes").to_le_bytes());
+    for (at, extent) in
+        [(CLUSTER_X, shape.cluster.x), (CLUSTER_Y, shape.cluster.y), (CLUSTER_Z, shape.cluster.z)]
+    {
+        put(at, &extent.to_le_bytes());
+    }
     put(COMPLETED, &shape.first.to_le_bytes());
     put(QUOTA, &shape.gates.quota_word().to_le_bytes());
     for (sm, gate) in (0..).map(SmId).zip(&shape.gates.gates) {
@@ -448,7 +461,9 @@ mod tests {
         let gates = Gates::new(2, 1).by_place_for(&[2, 2], 100);
         let mut block = vec![0; usize::try_from(block_bytes(2)).unwrap()];
         let grid = Dim3::new(100, 1, 1);
-        initial(&Shape { grid, first: 0, end: 100, main_ctas: 4, gates: &gates }, &mut block);
+        let cluster = Dim3::linear(1);
+        let shape = Shape { grid, cluster, first: 0, end: 100, main_ctas: 4, gates: &gates };
+        initial(&shape, &mut block);
         assert_eq!(Telemetry::of(&block, 2).next, 0);
         let put = |block: &mut [u8], at: u64, value: u32| {
             let at = usize::try_from(at).unwrap();

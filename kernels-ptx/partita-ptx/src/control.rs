@@ -66,6 +66,12 @@ pub const FIRST: u64 = 160;
 pub const STRIDE: u64 = 168;
 /// `u32`: where the counts of workers by SM begin, from the block's address.
 pub const COUNTS: u64 = 172;
+/// `u32`: the original `%cluster_nctaid.x`.
+pub const CLUSTER_X: u64 = 176;
+/// `u32`: the original `%cluster_nctaid.y`.
+pub const CLUSTER_Y: u64 = 180;
+/// `u32`: the original `%cluster_nctaid.z`.
+pub const CLUSTER_Z: u64 = 184;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.

@@ -46,6 +46,8 @@ pub struct Kernel {
     pub max_threads: Option<[u32; 3]>,
     /// `.reqntid`
     pub required_threads: Option<[u32; 3]>,
+    /// `.reqnctapercluster`
+    pub required_cluster: Option<[u32; 3]>,
     /// `.minnctapersm`
     pub min_ctas_per_sm: Option<u32>,
     /// `.maxnreg`
@@ -104,6 +106,7 @@ impl Module {
             dynamic_shared,
             max_threads: self.triple(function, "maxntid"),
             required_threads: self.triple(function, "reqntid"),
+            required_cluster: self.triple(function, "reqnctapercluster"),
             min_ctas_per_sm: self
                 .directive(function, "minnctapersm")
                 .and_then(|values| values.first().copied()),

@@ -93,6 +93,9 @@ pub struct Rewrite {
     pub control_offset: u64,
     /// Static shared memory that the form adds, in bytes.
     pub shared_added: u64,
+    /// Whether a ticket claims for a whole cluster: waves have clusters of one dimension with as
+    /// many CTAs as the original's.
+    pub clusters: bool,
     /// Blocks that the form is right for.
     pub blocks: Blocks,
     /// The original beside the form ([`crate::WorkerOptions::keep_originals`],
@@ -213,7 +216,7 @@ pub enum Reason {
     )]
     Cooperative,
     /// Clusters.
-    #[error("`{what}` needs thread block clusters, and a rewritten kernel's CTAs run one by one")]
+    #[error("`{what}` needs thread block clusters, and this form runs the CTAs one by one")]
     Cluster {
         /// The instruction, register or directive.
         what: String,

@@ -15,9 +15,10 @@ fn bench(args: &[&str]) -> Command {
 /// A folder, and in it the program: cells are found again by the same program only, and a build
 /// beside the tests may put another in its place.
 fn kept_program() -> (TempDir, PathBuf) {
-    let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let folder =
+        tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("Cargo's folder takes files");
     let program = folder.path().join("partita-bench");
-    std::fs::hard_link(PROGRAM, &program).unwrap();
+    std::fs::hard_link(PROGRAM, &program).expect("both are in Cargo's folder");
     (folder, program)
 }
 

@@ -75,8 +75,8 @@ mod guarded {
     }
 
     programs! {
-        atomics cub function_pointers gridsync histogram leavers symbols texture thrust_sort vmm
-        vmm_alias
+        atomics cluster_ring cub function_pointers gridsync histogram leavers symbols texture
+        thrust_sort vmm vmm_alias
     }
 }
 
@@ -148,9 +148,9 @@ fn eight_programs_at_once_give_what_each_gives_alone() {
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
 }
 
-/// Programs that a run tries under constant resizing. Both have launches of many long CTAs:
-/// workers, and tickets whose CTAs wait for earlier ones.
-const RESIZED: &str = "histogram,lookback";
+/// Programs that a run tries under constant resizing. All have launches of many long CTAs:
+/// workers, tickets whose CTAs wait for earlier ones, and whole clusters of tickets.
+const RESIZED: &str = "histogram,lookback,cluster_ring";
 
 /// What each program prints and its exit status are those of its run alone, to the byte. Every
 /// launch is resizable, and the border moves as fast as the daemon takes plans. The GPU only

@@ -4,13 +4,14 @@ use crate::abi::{In, Memory, OptionalOut, Out, Plain};
 use crate::copy_calls::Copy3D;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
+use crate::graph::Graph;
 use crate::graph::action::{Action, Kernel};
 use crate::graph::capture::Target;
 use crate::graph::executable::Executable;
 use crate::graph::params::{
     FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any,
 };
-use crate::runtime;
+use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use std::sync::Arc;
 
@@ -215,8 +216,24 @@ fn instantiate(graph: u64, flags: u64) -> CuResult<u64> {
     if flags & DEVICE_LAUNCH != 0 {
         return Err(CuError::NOT_SUPPORTED);
     }
-    let graphs = &runtime::of(graph)?.graphs;
-    graphs.executables.insert(Executable::new(&*graphs.get(graph)?, flags)?)
+    let runtime = runtime::of(graph)?;
+    let graph = runtime.graphs.get(graph)?;
+    let executable = Executable::new(&graph, flags)?;
+    check_clusters(runtime, &graph)?;
+    runtime.graphs.executables.insert(executable)
+}
+
+/// Whether the clusters of all kernels fill their grids. The graphs inside nest no deeper than
+/// [`Executable::new`] takes.
+fn check_clusters(runtime: &Runtime, graph: &Graph) -> CuResult {
+    for (_, action, _) in graph.in_order()? {
+        match action {
+            Action::Kernel(kernel) => kernel.call.check_cluster(runtime.facts())?,
+            Action::Child(inner) => check_clusters(runtime, &inner)?,
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 fn instantiate_with_log(
@@ -235,7 +252,9 @@ fn instantiate_with_log(
 }
 
 fn update(executable: u64, graph: u64) -> CuResult<(CuResult, UpdateResult)> {
-    let graph = runtime::of(graph)?.graphs.get(graph)?;
+    let runtime = runtime::of(graph)?;
+    let graph = runtime.graphs.get(graph)?;
+    check_clusters(runtime, &graph)?;
     let outcome = find(executable)?.update(&graph)?;
     let (result, error_node) =
         outcome.err().map_or((0, 0), |mismatch| (mismatch.result, mismatch.node));
@@ -261,6 +280,7 @@ fn set_kernel(executable: u64, node: u64, params: KernelParams) -> CuResult {
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
     (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
+    call.check_cluster(runtime.facts())?;
     let kernel = Kernel::new(call, old.attributes.clone());
     executable.set_action(step, Action::Kernel(Arc::new(kernel)))
 }

@@ -11,7 +11,7 @@ use crate::graph::params::{
     write_any,
 };
 use crate::runtime::{self, Runtime};
-use partita_model::Dim3;
+use partita_model::{Dim3, cluster};
 use std::sync::Arc;
 
 exports! {
@@ -344,15 +344,16 @@ fn cluster_value(cluster: Dim3) -> [u8; 64] {
     value
 }
 
-/// Kernels of graphs whose clusters have more than a CTA are refused: their grid is not checked
-/// again when a node changes.
+/// The clusters of an attribute. Whether they fill the node's grid is checked when the graph is
+/// instantiated, because the program may change the grid after them.
 fn cluster_of(value: &[u8; 64]) -> CuResult<Dim3> {
     let [x, y, z] = [0, 4, 8].map(|at| {
         let bytes = value.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
         u32::from_le_bytes(bytes.unwrap_or_default()).max(1)
     });
     let cluster = Dim3::new(x, y, z);
-    if cluster.count() == 1 { Ok(cluster) } else { Err(CuError::NOT_SUPPORTED) }
+    let is_possible = cluster.count() <= u128::from(cluster::MOST_CTAS);
+    if is_possible { Ok(cluster) } else { Err(CuError::INVALID_VALUE) }
 }
 
 fn copy(runtime: &Runtime, params: &In<Copy3D>) -> CuResult<Action> {

@@ -49,6 +49,10 @@ impl Device for EmulatedGpu {
         &self.groups
     }
 
+    fn gpcs(&self) -> &[SmSet] {
+        &self.gpcs
+    }
+
     fn now(&self) -> Nanos {
         Nanos(self.now / 1000)
     }

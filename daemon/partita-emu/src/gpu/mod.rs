@@ -173,6 +173,7 @@ pub struct EmulatedGpu {
     confined: BTreeMap<StreamId, SmSet>,
     /// The groups of SMs that grids can be kept to.
     groups: Vec<SmSet>,
+    gpcs: Vec<SmSet>,
     gated: SmSet,
     contexts: Contexts,
     /// Shares of the host's time, where programs are served and no device time is kept.
@@ -235,6 +236,7 @@ impl EmulatedGpu {
             ended_sum: GridCounters::default(),
             confined: BTreeMap::new(),
             groups: spec.sm_groups(),
+            gpcs: spec.gpcs(),
             gated: SmSet::EMPTY,
             contexts: Contexts::default(),
             shares: shares_host_time(&options).then(|| HostShares::new(sm::UNTIMED_BUDGET)),

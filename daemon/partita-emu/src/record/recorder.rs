@@ -267,6 +267,10 @@ impl Device for Recorder {
         self.device.sm_groups()
     }
 
+    fn gpcs(&self) -> &[SmSet] {
+        self.device.gpcs()
+    }
+
     fn now(&self) -> Nanos {
         self.device.now()
     }

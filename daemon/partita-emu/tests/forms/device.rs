@@ -86,7 +86,7 @@ fn the_device_makes_the_control_block_that_the_host_would() {
         (Dim3::linear(100), 10, 64, false),
     ] {
         let mut world = world(Timing::Off, 1);
-        let wanted = control_block(grid, task, main, SMS as u16, by_place);
+        let wanted = control_block((grid, Dim3::linear(1)), task, main, SMS as u16, by_place);
         let is_gate = |at: usize| {
             let at = at as u64;
             let gates = |sm| control::gate_at(SmId(sm))..control::gate_at(SmId(sm)) + 4;

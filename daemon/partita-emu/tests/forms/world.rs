@@ -173,7 +173,8 @@ impl World {
     fn with_gates(&mut self, grid: Dim3, main_ctas: u32, gates: Gates) -> u64 {
         let end = grid.count() as u64;
         let mut contents = vec![0; control::block_bytes(self.gpu.spec().sms) as usize];
-        let shape = Shape { grid, first: 0, end, main_ctas, gates: &gates };
+        let shape =
+            Shape { grid, cluster: Dim3::linear(1), first: 0, end, main_ctas, gates: &gates };
         control::initial(&shape, &mut contents);
         let block = self.buffer(&contents);
         self.gates.insert(block, gates);

@@ -49,6 +49,7 @@ impl Checker<'_> {
         }
         let (cta, form) = self.choose_form(&kernel, &request)?;
         let grid = request.grid;
+        let cluster = cluster_of(&kernel, request.cluster, &form);
         let spec = Spec {
             id,
             asked: Nanos(0),
@@ -62,7 +63,7 @@ impl Checker<'_> {
             dynamic_shared: request.dynamic_shared,
             params: Params::new(request.params),
             cooperative: request.cooperative,
-            cluster: cluster_of(request.cluster, &form),
+            cluster,
             awaits_host: false,
             profile: None,
             cta,
@@ -230,7 +231,7 @@ fn check_cluster(kernel: &Kernel, request: &request::Launch) -> Result<(), Refus
         let text = format!("kernel `{name}`: clusters of {cluster} do not fill a grid of {grid}");
         return Err(Refusal::Explained(CudaResult::ERROR_INVALID_CLUSTER_SIZE, text));
     }
-    let required = kernel.facts.as_ref().ok().and_then(|facts| facts.required_cluster);
+    let required = kernel.required_cluster();
     if let Some(required) = required.filter(|required| *required != cluster) {
         let text = format!("kernel `{name}`: clusters of {cluster}; its code requires {required}");
         return Err(Refusal::Explained(CudaResult::ERROR_INVALID_CLUSTER_SIZE, text));
@@ -238,12 +239,16 @@ fn check_cluster(kernel: &Kernel, request: &request::Launch) -> Result<(), Refus
     Ok(())
 }
 
-/// The clusters in which a launch runs. A kernel that has a form reaches no other CTA of its
-/// cluster ([`partita_device::GridSpec::cluster`]), so its CTAs run one by one.
-fn cluster_of(asked: Dim3, form: &Form) -> Dim3 {
-    match form {
-        Form::Original(_) | Form::Grouped(_) | Form::MachineCode => asked,
-        Form::Worker(_) | Form::Ticket | Form::Slice(_) => Dim3::linear(1),
+/// The clusters in which a launch runs. A kernel that has a form and knows no clusters reaches no
+/// other CTA of its own ([`partita_device::GridSpec::cluster`]), so its CTAs run one by one.
+fn cluster_of(kernel: &Kernel, asked: Dim3, form: &Form) -> Dim3 {
+    match (form, &kernel.form) {
+        (Form::Ticket, KernelForm::Ticket { clusters: true, .. }) if asked.count() == 1 => {
+            kernel.required_cluster().unwrap_or(asked)
+        }
+        (Form::Ticket, KernelForm::Ticket { clusters: true, .. })
+        | (Form::Original(_) | Form::Grouped(_) | Form::MachineCode, _) => asked,
+        (Form::Worker(_) | Form::Ticket | Form::Slice(_), _) => Dim3::linear(1),
     }
 }
 

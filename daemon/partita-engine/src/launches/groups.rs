@@ -70,7 +70,13 @@ impl Launches {
     }
 
     /// Rounds what the policy decided. Nobody is to have the SMs `idle`.
-    pub(crate) fn round_targets(&self, device: &dyn Device, targets: &mut Targets, idle: SmSet) {
+    pub(crate) fn round_targets(
+        &self,
+        device: &dyn Device,
+        handover: &Handover,
+        targets: &mut Targets,
+        idle: SmSet,
+    ) {
         let rounded: BTreeSet<ApplicationId> =
             targets.sms.keys().copied().filter(|id| self.grouped.contains(id)).collect();
         // Who shares SMs shares all that there are.
@@ -78,6 +84,7 @@ impl Launches {
             let groups = device.sm_groups();
             targets.sms = partita_policy::whole_groups(&targets.sms, groups, &rounded, idle);
         }
+        self.keep_for_clusters(device, handover, targets);
     }
 
     /// Starts machine code, or an original, on what its application has of whole groups.

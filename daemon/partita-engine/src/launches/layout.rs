@@ -76,7 +76,11 @@ impl Launches {
         };
         let tasks = left.div_ceil(task.expected.into());
         // One worker after the other over the SMs, as the hardware places them.
-        let rounds = rounds_for(&rooms, tasks);
+        let rounds = match spec.claimed_together() {
+            1 => rounds_for(&rooms, tasks),
+            // A GPC may have few SMs of the application's, and a cluster needs them all.
+            _ => u16::MAX,
+        };
         let most = rooms.iter().map(|(_, room)| *room).max().unwrap_or(0);
         let mut workers = vec![0; ledger.numbers()];
         let mut wanted = 0;

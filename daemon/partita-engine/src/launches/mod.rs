@@ -24,6 +24,7 @@
 mod admission;
 mod arrivals;
 mod check;
+mod clusters;
 mod confinement;
 mod control_block;
 mod endings;
@@ -42,6 +43,7 @@ mod worker;
 mod yielding;
 
 pub(crate) use check::{Checker, fence};
+pub(crate) use clusters::Fit;
 pub(crate) use endings::code_of;
 pub(crate) use original::BARRIER;
 pub(crate) use params::Hidden;

@@ -115,7 +115,14 @@ impl Launches {
     ) -> Option<DeviceAddress> {
         // What the device adds to in a block is 0 at first, and the rest does not matter.
         let gates = Gates::default();
-        let shape = Shape { grid: spec.grid, first: 0, end: 0, main_ctas: 0, gates: &gates };
+        let shape = Shape {
+            grid: spec.grid,
+            cluster: spec.cluster,
+            first: 0,
+            end: 0,
+            main_ctas: 0,
+            gates: &gates,
+        };
         match self.blocks.acquire(turn.device, &shape) {
             Ok(block) => Some(block),
             Err(error) => {

@@ -60,7 +60,7 @@ impl Spec {
 
     /// Whether CTAs of the launch need others of their cluster.
     pub(crate) fn has_clusters(&self) -> bool {
-        let fixed = self.kernel.facts.as_ref().ok().and_then(|facts| facts.required_cluster);
+        let fixed = self.kernel.required_cluster();
         self.cluster.count() > 1 || fixed.is_some_and(|cluster| cluster.count() > 1)
     }
 

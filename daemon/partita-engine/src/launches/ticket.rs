@@ -9,7 +9,11 @@
 //!
 //! A ticket that finds its SM foreign or stalled, or nothing left, exits without a claim. A wave
 //! may run fewer CTAs than it has, and waves follow as long as CTAs are left.
+//!
+//! Where whole clusters claim ([`super::clusters`]), a wave has whole clusters, and as many as the
+//! places hold.
 
+use super::clusters::{clusters, pools};
 use super::helpers::Grid;
 use super::spec::{Claims, Run};
 use super::{Launches, Staffing};
@@ -90,6 +94,7 @@ impl Launches {
         }
         let own = handover.granted(launch.place.application).difference(&handover.stalled());
         let (lane, cta, live) = (launch.place.lane(), launch.spec.cta, claims.seen.live_total());
+        let together = u64::from(launch.spec.claimed_together());
         self.extend_entry(handover, id, &own, left.saturating_add(live))?;
 
         let Run::Ticket(ticket) = &self.known(id)?.run else { return Err(Bug::WrongForm(id)) };
@@ -98,7 +103,13 @@ impl Launches {
             held.saturating_sub(ticket.claims.seen.live_at(sm))
         };
         let rounds = own.iter().map(missing).max().unwrap_or(0);
-        let free: u64 = own.iter().map(|sm| u64::from(missing(sm))).sum();
+        let free = match together {
+            1 => own.iter().map(|sm| u64::from(missing(sm))).sum(),
+            ctas => {
+                let room = |sm| if own.contains(sm) { u64::from(missing(sm)) } else { 0 };
+                clusters(pools(turn.device), ctas, room) * ctas
+            }
+        };
         if free == 0 || turn.now() < ticket.next_wave {
             return Ok((Staffing::Lacking, None));
         }
@@ -112,7 +123,8 @@ impl Launches {
                 entered.max(self.vacant(handover, &own, cta, rounds))
             }
         };
-        Ok((Staffing::Lacking, Some(wanted.min(left) + burn)))
+        let ctas = wanted.min(left) + burn;
+        Ok((Staffing::Lacking, Some(ctas - ctas % together)))
     }
 
     /// Sends a wave where one is due.

@@ -140,7 +140,8 @@ impl Launches {
         let gates = layout.gates(&spec, count.is_some(), &stalled);
         let (first, end) = (spec.first, spec.end);
         let main_ctas = layout.ctas;
-        let shape = Shape { grid: spec.grid, first, end, main_ctas, gates: &gates };
+        let (grid, cluster) = (spec.grid, spec.cluster);
+        let shape = Shape { grid, cluster, first, end, main_ctas, gates: &gates };
         let block = match self.blocks.acquire(turn.device, &shape) {
             Ok(block) => block,
             Err(error) => {
@@ -203,7 +204,7 @@ impl Launches {
         let counts = count_block.map(crate::observer::count_range);
         GridSpec {
             cooperative: false,
-            cluster: partita_model::Dim3::linear(1),
+            cluster: partita_model::Dim3::linear(spec.claimed_together()),
             module: spec.module,
             kernel,
             grid: partita_model::Dim3::linear(ctas),
@@ -485,7 +486,9 @@ impl Launches {
         let held = handover.ledger().entered(stream, id);
         let live = launch.claims().map_or(0, |claims| claims.seen.live_total());
         let starved = held == 0 && live == 0 && !own.is_empty();
-        if held >= tasks_left {
+        // A GPC may have few of the places that are held, and a cluster needs them all.
+        let is_whole = launch.spec.claimed_together() > 1;
+        if held >= tasks_left && !is_whole {
             return Ok(());
         }
         let (cta, application) = (launch.spec.cta, launch.place.application);
@@ -501,7 +504,7 @@ impl Launches {
         } else {
             self.starved.remove(&id);
         }
-        let rounds = rounds_for(&rooms, tasks_left);
+        let rounds = if is_whole { u16::MAX } else { rounds_for(&rooms, tasks_left) };
         for (sm, room) in rooms {
             let count = room.min(rounds);
             if count > handover.ledger().held(stream, id, sm) {

@@ -62,6 +62,11 @@ impl Machines {
             true => Some(self.handover.ledger().sms()),
             false => self.kept_beside_others(turn, place),
         };
+        let holds = |sms: &SmSet| {
+            let spec = &pending.spec;
+            self.launches.holds_cluster(turn.device, &self.handover, (spec, sms))
+        };
+        let sms = sms.filter(|sms| !pending.claims_clusters() || holds(sms));
         let on = sms.unwrap_or_else(|| self.handover.ledger().sms());
         let places = self.places(on, pending.spec.cta);
         let Some((expected, is_allowed)) = self.observer.expected(&pending.spec, places) else {

@@ -3,7 +3,7 @@
 use super::Machines;
 use super::as_written::Now;
 use crate::effects::Effect;
-use crate::launches::{BARRIER, Checker, Form, Part, Pending, Place, Start, fence};
+use crate::launches::{BARRIER, Checker, Fit, Form, Part, Pending, Place, Start, fence};
 use crate::observer::Account;
 use crate::sessions::{
     Answer, Application, Call, CopyTurn, Forming, Head, Queued, Refusal, Submitted, Taken, Then,
@@ -137,7 +137,9 @@ impl Machines {
 
     /// A launch is queued: its application wants SMs.
     fn begin_demand(&mut self, turn: &mut Turn<'_>, application: ApplicationId, pending: &Pending) {
-        if matches!(pending.form, Form::MachineCode | Form::Grouped(_))
+        let needs_groups = matches!(pending.form, Form::MachineCode | Form::Grouped(_))
+            || pending.claims_clusters();
+        if needs_groups
             && self.launches.needs_groups(application)
             && self.observer.account(application).is_some_and(Account::is_active)
         {
@@ -442,6 +444,18 @@ impl Machines {
         (place, window): (Place, AddressRange),
         mut pending: Box<Pending>,
     ) -> Start {
+        match self.launches.fit_clusters(turn, &self.handover, (place, &pending)) {
+            Fit::Now => {}
+            Fit::Later => return Start::Wait(pending),
+            Fit::Never(reason) => {
+                let name = &pending.spec.kernel.name;
+                let text = format!("a launch of kernel `{name}` runs alone: {reason}");
+                turn.log(LogLevel::Info, About::from(place.session).kernel(name), text);
+                pending.set_alone(reason);
+                self.launches.look_by(turn.now());
+                return Start::Demoted(pending);
+            }
+        }
         let cta_time = self.observer.cta_time(&pending.spec);
         let of = place.lane();
         let kept_to = self.launches.kept_to(turn, &self.handover, of.application, of.stream);

@@ -79,7 +79,7 @@ impl Machines {
         let parts = orders.plan.parts().clone();
         let mut targets = Targets { sms: orders.plan.iter().collect(), parts };
         let idle = sms.difference(&orders.plan.taken()).difference(&orders.gated);
-        self.launches.round_targets(turn.device, &mut targets, idle);
+        self.launches.round_targets(turn.device, &self.handover, &mut targets, idle);
         targets.sms.extend(self.handover.pinned().iter().map(|(&id, &sms)| (id, sms)));
         self.stall(turn);
         self.gate(turn);

@@ -1,6 +1,7 @@
 //! The engine against a device that a test can script.
 
 mod alone;
+mod clusters;
 mod copies;
 mod effects;
 pub(crate) mod fake_device;

@@ -61,6 +61,8 @@ const PTX: &str = concat!(
     "spin-slice-alone 1\n",
     "fault-sliced-alone 1\n",
     "fault-slice-alone 1\n",
+    "cluster-ticket 10\n",
+    "cluster-ticket-original 10\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -101,6 +103,8 @@ pub(crate) const BRISK_STRAIGHT: u32 = 23;
 pub(crate) const SLICED: u32 = 24;
 pub(crate) const SPIN_SLICED: u32 = 25;
 pub(crate) const FAULT_SLICED: u32 = 26;
+/// Its tickets claim whole clusters.
+pub(crate) const CLUSTER_TICKET: u32 = 27;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -520,11 +524,13 @@ fn kernels() -> impl Iterator<Item = &'static str> {
 /// The original beside a kernel.
 fn beside(name: &str) -> Option<Fallback> {
     let is_needed = name == "rows";
-    (is_needed || name.starts_with("brisk")).then(|| Fallback {
-        entry: format!("{name}-original").into(),
-        for_broken_rows: is_needed,
-        for_cooperative: is_needed,
-        abort: false,
+    (is_needed || ["brisk", "cluster"].iter().any(|part| name.starts_with(part))).then(|| {
+        Fallback {
+            entry: format!("{name}-original").into(),
+            for_broken_rows: is_needed,
+            for_cooperative: is_needed,
+            abort: false,
+        }
     })
 }
 
@@ -536,7 +542,12 @@ fn kernel(name: &str) -> PreparedKernel {
     } else if name.contains("ticket") {
         let reason = "line 7: lanes may skip this".to_owned();
         let cta_values = Some(["%x", "%y", "%z"].map(str::to_owned));
-        KernelForm::Ticket { cta_values, fallback: beside(name), reason }
+        KernelForm::Ticket {
+            cta_values,
+            fallback: beside(name),
+            reason,
+            clusters: name.starts_with("cluster"),
+        }
     } else {
         let fallback = beside(name);
         KernelForm::Worker { cta_values: Some(["%x", "%y", "%z"].map(str::to_owned)), fallback }

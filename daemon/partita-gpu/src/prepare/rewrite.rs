@@ -395,7 +395,8 @@ fn confined_form(
         partita_ptx::KernelForm::Worker => ("worker", KernelForm::Worker { cta_values, fallback }),
         partita_ptx::KernelForm::Ticket => {
             let reason = reasons(&report.passed_over);
-            ("ticket", KernelForm::Ticket { cta_values, fallback, reason })
+            let clusters = form.clusters;
+            ("ticket", KernelForm::Ticket { cta_values, fallback, reason, clusters })
         }
     }
 }

@@ -24,7 +24,7 @@ use crate::params;
 use crate::report::{KernelReport, Outcome};
 use crate::worker::checks::{Checker, Kind};
 use crate::worker::copies::{Additions, keeps_state};
-use crate::worker::grid::place;
+use crate::worker::grid::{OF_GRID, place};
 use crate::worker::{Rewritten, WorkerOptions};
 
 /// Bytes of a slice's parameters: the first CTA, then width, height and depth of the original's
@@ -208,7 +208,7 @@ fn read(module: &mut Module, body: &mut Body, mut inst: Inst, regs: &[Reg], out:
     if form.op == Op::Mov
         && form.last_type().is_some_and(|ty| ty.bits() == 16)
         && let &[_, Operand::Special(special, part)] = body.operands(inst.operands)
-        && place(special, part).is_some()
+        && place(special, part).is_some_and(|at| at < OF_GRID)
     {
         inst.form = module.forms.intern("cvt.u16.u32", &mut module.names);
     }
@@ -220,7 +220,7 @@ fn replace(body: &mut Body, slice: Slice, regs: &[Reg]) {
     for index in slice.range() {
         match body.operands[index] {
             Operand::Special(special, part) => {
-                if let Some(place) = place(special, part) {
+                if let Some(place) = place(special, part).filter(|at| *at < OF_GRID) {
                     body.operands[index] = Operand::Reg(regs[place]);
                 }
             }

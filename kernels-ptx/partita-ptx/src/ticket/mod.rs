@@ -12,6 +12,10 @@
 //! aborted. A ticket that finds nothing left claims in vain. A wave may therefore complete fewer
 //! CTAs than it has. Waves of one launch may overlap.
 //!
+//! A kernel that knows clusters has `cluster.ptx` as its frame: a cluster of tickets claims a
+//! cluster of CTAs. Its waves have clusters of one dimension with as many CTAs as the original's,
+//! and a `.reqnctapercluster` of the kernel becomes one of one dimension.
+//!
 //! # Assumptions
 //!
 //! The assumptions are those of [`crate::worker`](mod@crate::worker).
@@ -26,7 +30,7 @@ use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
 use crate::worker::checks::{Beside, Checker, Facts, Kind};
 use crate::worker::copies::Copies;
 use crate::worker::grid::Grid;
-use crate::worker::{Rewritten, SLOT_BYTES, WorkerOptions, bound_registers};
+use crate::worker::{Rewritten, WorkerOptions, bound_registers};
 
 /// Brings every kernel that can take it into the `ticket` form.
 #[must_use]
@@ -49,14 +53,17 @@ pub(crate) fn rewrite(
         })
         .collect();
     let mut out = module.clone();
-    let mut frame = None;
+    let (mut frame, mut of_clusters) = (None, None);
     let mut copies = Copies::default();
     let mut reports = Vec::new();
     for (kernel, result) in checked {
         let outcome = match result {
             Err(refusals) => Outcome::Refused(refusals),
             Ok(facts) => {
-                let frame = frame.get_or_insert_with(|| Frame::new(&mut out));
+                let frame = match facts.clusters {
+                    false => frame.get_or_insert_with(|| Frame::new(&mut out, &FRAME)),
+                    true => of_clusters.get_or_insert_with(|| Frame::new(&mut out, &OF_CLUSTERS)),
+                };
                 let original =
                     facts.original.is_kept().then(|| copies.original(&mut out, kernel.func));
                 let (control, slot_id) = frame.rewrite(&mut out, kernel.func, &facts, &mut copies);
@@ -70,7 +77,8 @@ pub(crate) fn rewrite(
                     needs_original: facts.original == Beside::Needed,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
-                    shared_added: SLOT_BYTES,
+                    shared_added: facts.slot_bytes(),
+                    clusters: facts.clusters,
                     blocks: facts.blocks,
                     cta_values: [
                         out.text(frame.graft.reg_name("%x")).to_owned(),
@@ -88,6 +96,7 @@ pub(crate) fn rewrite(
 }
 
 static FRAME: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("frame.ptx")));
+static OF_CLUSTERS: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("cluster.ptx")));
 static LEAVE: LazyLock<Module> = LazyLock::new(|| graft::frame(include_str!("leave.ptx")));
 
 /// The frame, bound to a module.
@@ -98,9 +107,9 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(module: &mut Module) -> Self {
+    fn new(module: &mut Module, frame: &'static Module) -> Self {
         Self {
-            graft: Graft::new(&FRAME, module),
+            graft: Graft::new(frame, module),
             leave: Graft::new(&LEAVE, module),
             param: module.names.fresh("pw_control"),
         }
@@ -127,7 +136,10 @@ impl Frame {
         let left = self.leave.put_into(module, &mut body, &[("control", control), ("slot", slot)]);
         let mut leaves = Leaves { graft: &self.leave, grafted: left, facts };
         let stmts = exits::split(module, &mut body, stmts, &mut leaves);
-        let grid = Grid::of_kernel(&self.graft, &grafted);
+        let grid = match facts.clusters {
+            false => Grid::of_kernel(&self.graft, &grafted),
+            true => Grid::of_clusters(&self.graft, &grafted),
+        };
         let mut stmts = Some(stmts);
         let fill =
             |mark: &str, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>| match mark {
@@ -146,7 +158,14 @@ impl Frame {
         let mut stmts = self.leave.declarations(&mut body, &leaves.grafted);
         stmts.extend(self.graft.stmts(module, &mut body, &grafted, fill));
         body.stmts = stmts;
-        module.funcs[func.0 as usize].body = Some(body);
+        let function = &mut module.funcs[func.0 as usize];
+        function.body = Some(body);
+        let required = module.names.intern("reqnctapercluster");
+        for directive in &mut function.directives {
+            if directive.name == required {
+                directive.values = vec![directive.values.iter().product(), 1, 1];
+            }
+        }
         (control, slot)
     }
 }

@@ -19,7 +19,7 @@ use crate::kernels::{Calls, Kernel, Reach};
 use crate::report::{Blocks, Reason, Refusal};
 
 use super::copies::keeps_state;
-use super::{SLOT_BYTES, WorkerOptions};
+use super::{CLUSTER_SLOT_BYTES, SLOT_BYTES, WorkerOptions};
 
 /// The form for which a kernel is checked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,6 +65,8 @@ pub(crate) struct Facts {
     independent: bool,
     /// PTX 6.3 for `sm_70`: `nanosleep` and `fence`.
     modern: bool,
+    /// The kernel knows clusters: a ticket claims for a whole one.
+    pub clusters: bool,
 }
 
 /// Whether the original of a kernel stays beside its form.
@@ -85,6 +87,11 @@ impl Beside {
 }
 
 impl Facts {
+    /// Bytes of shared memory that the frame takes.
+    pub const fn slot_bytes(&self) -> u64 {
+        if self.clusters { CLUSTER_SLOT_BYTES } else { SLOT_BYTES }
+    }
+
     /// The statements for a mark of the frame.
     pub fn fill(&self, mark: &str, module: &mut Module, body: &mut Body) -> Option<Stmt> {
         let mark = match mark {
@@ -185,6 +192,8 @@ struct Found {
     together: bool,
     /// Whether functions look at what other CTAs may write ([`crate::analysis::spin`]).
     looks: bool,
+    /// Whether the code names its cluster. A ticket may.
+    clusters: bool,
 }
 
 impl Found {
@@ -197,6 +206,7 @@ impl Found {
         self.grid_reads.extend_from_slice(&other.grid_reads);
         self.together |= other.together;
         self.looks |= other.looks;
+        self.clusters |= other.clusters;
     }
 }
 /// Whether a bound on registers may fail. `ptxas` holds a function to the bound where the kernel
@@ -234,14 +244,18 @@ impl Checks<'_, '_> {
         options: &WorkerOptions,
     ) -> Result<Facts, Vec<Refusal>> {
         let (module, kind) = (self.module, self.kind);
-        self.limits(kernel, options);
         let entry = module.func(kernel.func);
         for directive in &entry.directives {
             let word = module.text(directive.name);
             if matches!(word, "reqnctapercluster" | "explicitcluster" | "maxclusterrank") {
+                self.cluster(directive.pos, || format!(".{word}"));
+            }
+            // A ticket would have to claim a grid that is counted in clusters.
+            if word == "blocksareclusters" {
                 self.refuse(directive.pos, Reason::Cluster { what: format!(".{word}") });
             }
         }
+        self.limits(kernel, options);
         let barrier = self.free_barrier(entry.pos);
         let grid_functions = self.grid_functions(reach);
         let blocks = if self.found.full_rows && !rows_are_full(kernel) {
@@ -254,6 +268,7 @@ impl Checks<'_, '_> {
             && (blocks != Blocks::Any
                 || kernel.dynamic_shared
                 || self.found.looks
+                || self.found.clusters
                 || entry.body.as_ref().is_some_and(|body| looks_in_loop(module, body))
                 || may_exceed(kernel, reach, options));
         let state = entry.body.as_ref().and_then(|body| keeps_state(module, body));
@@ -283,7 +298,7 @@ impl Checks<'_, '_> {
             && !kernel.dynamic_shared
             && !reach.indirect
             && !self.found.together;
-        let drain = self.found.drain;
+        let Found { drain, clusters, .. } = self.found;
         Ok(Facts {
             blocks,
             original,
@@ -293,11 +308,21 @@ impl Checks<'_, '_> {
             drain,
             independent,
             modern,
+            clusters,
         })
     }
 
     fn refuse(&mut self, pos: Pos, reason: Reason) {
         self.found.refusals.push(Refusal { pos, reason });
+    }
+
+    /// The code names its cluster.
+    fn cluster(&mut self, pos: Pos, what: impl FnOnce() -> String) {
+        if self.kind == Kind::Ticket {
+            self.found.clusters = true;
+        } else {
+            self.refuse(pos, Reason::Cluster { what: what() });
+        }
     }
 
     fn limits(&mut self, kernel: &Kernel, options: &WorkerOptions) {
@@ -310,9 +335,9 @@ impl Checks<'_, '_> {
             self.refuse(pos, Reason::ParametersFull { bytes: kernel.param_bytes, limit });
         }
         let (bytes, limit) = (kernel.static_shared, options.static_shared_limit);
-        if self.kind != Kind::Slice && bytes.next_multiple_of(16).saturating_add(SLOT_BYTES) > limit
-        {
-            self.refuse(pos, Reason::SharedFull { bytes, added: SLOT_BYTES, limit });
+        let added = if self.found.clusters { CLUSTER_SLOT_BYTES } else { SLOT_BYTES };
+        if self.kind != Kind::Slice && bytes.next_multiple_of(16).saturating_add(added) > limit {
+            self.refuse(pos, Reason::SharedFull { bytes, added, limit });
         }
     }
 
@@ -378,7 +403,7 @@ impl Checks<'_, '_> {
         self.operands(body, inst, inst.operands, inside);
         let names_cluster = form.mods.contains(&Mod::Space(Space::SharedCluster));
         if names_cluster && form.op != Op::Cp || form.has(Mod::Multicast) {
-            self.refuse(pos, Reason::Cluster { what: what() });
+            self.cluster(pos, what);
         }
         match form.op {
             Op::Exit => {
@@ -389,9 +414,8 @@ impl Checks<'_, '_> {
                 }
             }
             Op::Bar | Op::Barrier => self.barrier(body, inst),
-            Op::Mapa | Op::Getctarank | Op::Clusterlaunchcontrol => {
-                self.refuse(pos, Reason::Cluster { what: what() });
-            }
+            Op::Mapa | Op::Getctarank => self.cluster(pos, what),
+            Op::Clusterlaunchcontrol => self.refuse(pos, Reason::Cluster { what: what() }),
             _ if self.kind != Kind::Worker => {}
             Op::Mbarrier | Op::Setmaxnreg | Op::Tcgen05 => {
                 self.refuse(pos, Reason::StateOutlives { instruction: what() });
@@ -413,7 +437,7 @@ impl Checks<'_, '_> {
             return;
         }
         if form.has(Mod::Cluster) {
-            self.refuse(inst.pos, Reason::Cluster { what: what() });
+            self.cluster(inst.pos, what);
             return;
         }
         if self.kind != Kind::Worker {
@@ -473,13 +497,20 @@ impl Checks<'_, '_> {
             }
             Special::Gridid => self.refuse(pos, Reason::GridId),
             Special::Envreg(_) => self.refuse(pos, Reason::Cooperative),
-            Special::IsExplicitCluster
-            | Special::Clusterid
+            Special::IsExplicitCluster | Special::ClusterCtarank | Special::ClusterNctarank => {
+                self.cluster(pos, || register);
+            }
+            Special::Clusterid
             | Special::Nclusterid
             | Special::ClusterCtaid
-            | Special::ClusterNctaid
-            | Special::ClusterCtarank
-            | Special::ClusterNctarank => self.refuse(pos, Reason::Cluster { what: register }),
+            | Special::ClusterNctaid => {
+                // Copies of functions for workers know the grid, and no cluster.
+                if inside.is_some() || !matches!(part, Part::X | Part::Y | Part::Z) {
+                    self.refuse(pos, Reason::Cluster { what: register });
+                } else {
+                    self.cluster(pos, || register);
+                }
+            }
             _ => {}
         }
     }

@@ -12,16 +12,19 @@ use crate::ir::{
 
 /// Offset of `%ctaid.x` in the slot, for functions.
 const CTA_X: i32 = 44;
-/// Offsets in the slot; each has its register in [`Grid::spares`].
-const PLACES: [i32; 6] = [CTA_X, 8, 12, 16, 20, 24];
+/// Offsets in the slot; each has its register in [`Grid::spares`]. Those behind the sixth are in
+/// the slot of a kernel that knows clusters.
+const PLACES: [i32; 18] =
+    [CTA_X, 8, 12, 16, 20, 24, 48, 52, 56, 64, 68, 72, 80, 84, 88, 96, 100, 104];
 
 /// Replaces the grid registers of one body.
 pub(crate) struct Grid {
     slot: VarId,
     /// Holds `%ctaid.x`, in a kernel.
     x: Option<Reg>,
-    /// Registers to load into, free from one instruction to the next.
-    spares: [Reg; 6],
+    /// Registers to load into, free from one instruction to the next. Registers of clusters are
+    /// replaced where they have a spare one.
+    spares: Vec<Reg>,
 }
 
 impl Grid {
@@ -32,8 +35,17 @@ impl Grid {
             slot: graft.var(grafted, "slot"),
             x: Some(reg("%x")),
             // The frame needs these between CTAs only.
-            spares: ["%x", "%a", "%b", "%c", "%d", "%q"].map(reg),
+            spares: ["%x", "%a", "%b", "%c", "%d", "%q"].map(reg).to_vec(),
         }
+    }
+
+    /// For a kernel in the frame that knows clusters.
+    pub fn of_clusters(graft: &Graft, grafted: &Grafted) -> Self {
+        const MORE: [&str; 12] =
+            ["%e0", "%e1", "%e2", "%e3", "%e4", "%e5", "%e6", "%e7", "%e8", "%e9", "%e10", "%e11"];
+        let mut grid = Self::of_kernel(graft, grafted);
+        grid.spares.extend(MORE.map(|name| graft.reg(grafted, name)));
+        grid
     }
 
     /// For a function, which gets registers of these names.
@@ -46,7 +58,7 @@ impl Grid {
         body.reg_decls.push(RegDecl { ty: Type::B32, vector: 1, names });
         let decl = u32::try_from(body.reg_decls.len() - 1).expect("pools are below 4 GiB");
         body.stmts.insert(0, Stmt::Regs(decl));
-        Self { slot, x: None, spares }
+        Self { slot, x: None, spares: spares.to_vec() }
     }
 
     /// Writes `%ctaid.x` to the place where functions read it. All threads write the same value,
@@ -132,7 +144,7 @@ impl Grid {
     /// Whether any instruction may read a grid register.
     pub fn is_read(body: &Body) -> bool {
         let is_grid = |operand: &Operand| match *operand {
-            Operand::Special(special, part) => place(special, part).is_some(),
+            Operand::Special(special, part) => place(special, part).is_some_and(|at| at < OF_GRID),
             _ => false,
         };
         body.operands.iter().any(is_grid)
@@ -169,7 +181,7 @@ impl Grid {
         let &[result, Operand::Special(special, part)] = body.operands(inst.operands) else {
             return false;
         };
-        let Some(place) = place(special, part) else { return false };
+        let Some(place) = self.place(special, part) else { return false };
         let (text, source) = match (bits, self.x) {
             (32, Some(_)) if place == 0 => return false,
             // The old 16-bit views of the grid registers.
@@ -183,6 +195,11 @@ impl Grid {
         true
     }
 
+    /// The place of a register that this body's slot holds.
+    fn place(&self, special: Special, part: Part) -> Option<usize> {
+        place(special, part).filter(|place| *place < self.spares.len())
+    }
+
     fn slot_at(&self, offset: i32) -> Operand {
         Operand::Mem(Base::Symbol(Symbol::Var(self.slot)), offset)
     }
@@ -192,7 +209,7 @@ impl Grid {
         for index in slice.range() {
             match body.operands[index] {
                 Operand::Special(special, part) => {
-                    let Some(place) = place(special, part) else { continue };
+                    let Some(place) = self.place(special, part) else { continue };
                     let spare = self.spares[place];
                     body.operands[index] = Operand::Reg(spare);
                     if self.x != Some(spare) {
@@ -219,15 +236,25 @@ impl Grid {
     }
 }
 
-/// Which of [`PLACES`] has a grid register's value: x, y, z of `%ctaid`, then of `%nctaid`.
+/// Places of grid registers; those of clusters come behind them.
+pub(crate) const OF_GRID: usize = 6;
+
+/// Which of [`PLACES`] has a register's value: x, y, z of `%ctaid`, then of `%nctaid`, `%clusterid`,
+/// `%nclusterid`, `%cluster_ctaid` and `%cluster_nctaid`.
 pub(crate) const fn place(special: Special, part: Part) -> Option<usize> {
-    Some(match (special, part) {
-        (Special::Ctaid, Part::X) => 0,
-        (Special::Ctaid, Part::Y) => 1,
-        (Special::Ctaid, Part::Z) => 2,
-        (Special::Nctaid, Part::X) => 3,
-        (Special::Nctaid, Part::Y) => 4,
-        (Special::Nctaid, Part::Z) => 5,
+    let first = match special {
+        Special::Ctaid => 0,
+        Special::Nctaid => 3,
+        Special::Clusterid => 6,
+        Special::Nclusterid => 9,
+        Special::ClusterCtaid => 12,
+        Special::ClusterNctaid => 15,
         _ => return None,
-    })
+    };
+    match part {
+        Part::X => Some(first),
+        Part::Y => Some(first + 1),
+        Part::Z => Some(first + 2),
+        _ => None,
+    }
 }

@@ -46,6 +46,8 @@ use grid::Grid;
 
 /// Bytes of static shared memory that the form adds.
 pub const SLOT_BYTES: u64 = 48;
+/// The same of a ticket that claims for a whole cluster.
+pub(crate) const CLUSTER_SLOT_BYTES: u64 = 128;
 
 /// Options of the pass.
 #[derive(Clone, Debug)]
@@ -160,6 +162,7 @@ pub(crate) fn rewrite(
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
                     shared_added: SLOT_BYTES,
+                    clusters: false,
                     blocks: facts.blocks,
                     cta_values: frame.cta_values(&out, out.var(slot).name),
                 }))

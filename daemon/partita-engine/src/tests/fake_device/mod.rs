@@ -173,6 +173,8 @@ pub(crate) struct FakeDevice {
     pub(crate) confines_none: Option<String>,
     /// The SMs of each grid that was kept to some, in order.
     pub(crate) kept_to: Vec<SmSet>,
+    /// Grids with clusters: their CTAs, and those of a cluster.
+    pub(crate) clusters: Vec<(u128, u128)>,
     /// Messages that it was sent.
     pub(crate) messages: Messages,
     /// Modules that wait for that.
@@ -234,6 +236,7 @@ impl FakeDevice {
             confined: BTreeSet::new(),
             confines_none: None,
             kept_to: Vec::new(),
+            clusters: Vec::new(),
             messages: Messages::default(),
             held_loads: Vec::new(),
         }

@@ -83,6 +83,9 @@ impl FakeDevice {
             || u64::from_le_bytes(launch.params[launch.params.len() - 8..].try_into().unwrap());
         let is_worker = launch.access.len() >= 2 && !launch.kernel.ends_with("alone");
         self.workspaces.extend((&*launch.kernel == "grid-alone").then(pointer));
+        if launch.cluster.count() > 1 {
+            self.clusters.push((launch.grid.count(), launch.cluster.count()));
+        }
         let abort = (kernel.traits.spins && !is_worker && sms.is_none()).then(pointer);
         let block = is_worker.then(|| {
             let pointer = pointer();

@@ -12,6 +12,7 @@ use partita_bench::Random;
 use partita_device::Work;
 use partita_emu::record::Entry;
 use partita_emu::{MemoryOrder, Options, Spec, Timing};
+use partita_model::cluster;
 use partita_model::{Dim3, ModuleId};
 use partita_ptx::{FuncId, Operand, Pass, Special};
 use std::collections::{BTreeMap, BTreeSet};
@@ -155,11 +156,14 @@ impl Check {
                 let (to, value, width, count) = (*to, *value, *width, *count);
                 self.original.work(Work::Fill { to, value, width, count })?;
             }
-            Entry::Launch { module, kernel, grid, block, dynamic_shared, params, .. } => {
+            Entry::Launch {
+                module, kernel, grid, cluster, block, dynamic_shared, params, ..
+            } => {
                 let launch = Recorded {
                     module: *module,
                     kernel: kernel.clone(),
                     grid: *grid,
+                    cluster: self.original.cluster(*module, kernel, *cluster),
                     block: *block,
                     dynamic_shared: *dynamic_shared,
                     params: params.clone(),
@@ -255,6 +259,9 @@ impl Check {
             kernel.launches += 1;
             let key = (launch.module, launch.kernel.clone());
             for grid in grids(launch.grid, self.with_size.contains(&key)) {
+                if !cluster::fills(launch.cluster, grid) {
+                    continue;
+                }
                 let launch = Recorded { grid, ..launch.clone() };
                 self.compare(&launch, &before, instructions, &mut kernel)?;
             }

@@ -5,7 +5,7 @@ use partita_bench::Random;
 use partita_emu::direct::{control_block, open_gates};
 use partita_model::control::{self, Gates};
 use partita_model::{DeviceAddress, Dim3, SmId, SmSet};
-use partita_ptx::{KernelForm, Pass};
+use partita_ptx::{KernelForm, Pass, Rewrite};
 
 /// Times that a partition changes while a launch runs.
 const DISTURBANCES: u32 = 12;
@@ -42,7 +42,7 @@ pub fn run(
         }
         return lane.settle(warp_instructions);
     };
-    let (form, offset) = (rewrite.form, rewrite.control_offset);
+    let (form, offset, each) = (rewrite.form, rewrite.control_offset, claimed(launch, rewrite)?);
     let sms = lane.sms();
     let total = u64::try_from(launch.grid.count()).map_err(|error| error.to_string())?;
     let main = 1 + random.below(total.min(3 * u64::from(sms)));
@@ -50,9 +50,9 @@ pub fn run(
     // CTAs that may wait for others start in order.
     let in_order = lane.awaits(launch.module, &launch.kernel);
     let by_place = form == KernelForm::Worker && random.below(2) == 0 && !in_order;
-    lane.put_control(&control_block(launch.grid, task, main, sms, by_place))?;
+    lane.put_control(&control_block((launch.grid, launch.cluster), task, main, sms, by_place))?;
     let gates = open_gates(launch.grid, task, main, sms, by_place);
-    let mut grids = Grids { launch, params, offset, lane, gates };
+    let mut grids = Grids { launch, params, offset, each, lane, gates };
     match form {
         KernelForm::Worker => grids.enqueue(0, main, false)?,
         KernelForm::Ticket => grids.enqueue(0, 1 + main / 2, false)?,
@@ -122,15 +122,16 @@ pub fn run_in_order(
     let Some(rewrite) = lane.rewrite(launch.module, &launch.kernel) else {
         return Err("it takes no tickets".to_owned());
     };
-    let offset = rewrite.control_offset;
-    lane.put_control(&control_block(launch.grid, 1, 1, lane.sms(), false))?;
+    let (offset, each) = (rewrite.control_offset, claimed(launch, rewrite)?);
+    lane.put_control(&control_block((launch.grid, launch.cluster), 1, 1, lane.sms(), false))?;
     let gates = open_gates(launch.grid, 1, 1, lane.sms(), false);
-    let mut grids = Grids { launch, params: launch.params.clone(), offset, lane, gates };
-    for cta in ctas {
+    let mut grids = Grids { launch, params: launch.params.clone(), offset, each, lane, gates };
+    // Whole clusters claim.
+    for cta in ctas.iter().filter(|cta| cta.is_multiple_of(each.into())) {
         grids
             .lane
             .write(DeviceAddress(grids.lane.control.0 + control::NEXT), &cta.to_le_bytes())?;
-        grids.enqueue(0, 1, false)?;
+        grids.enqueue(0, each, false)?;
         grids.lane.settle(warp_instructions)?;
     }
     Ok(())
@@ -151,11 +152,21 @@ fn check_telemetry(lane: &mut Lane, total: u64) -> Result<(), String> {
     Err(format!("{completed} of {total} CTAs are complete; {came} came and {left} left"))
 }
 
+/// CTAs that claim together: a whole cluster of a kernel that knows clusters.
+fn claimed(launch: &Recorded, rewrite: &Rewrite) -> Result<u32, String> {
+    match rewrite.clusters {
+        true => u32::try_from(launch.cluster.count()).map_err(|error| error.to_string()),
+        false => Ok(1),
+    }
+}
+
 struct Grids<'a> {
     launch: &'a Recorded,
     params: Vec<u8>,
     /// Of the control block's address among the parameters.
     offset: u64,
+    /// CTAs that claim together.
+    each: u32,
     lane: &'a mut Lane,
     gates: Gates,
 }
@@ -166,7 +177,8 @@ impl Grids<'_> {
         let mut params = self.params.clone();
         let control = self.lane.control.0 | u64::from(helper);
         put(&mut params, self.offset, &control.to_le_bytes());
-        let grid = Recorded { grid: Dim3::linear(ctas), ..self.launch.clone() };
+        let (grid, cluster) = (ctas.next_multiple_of(self.each), Dim3::linear(self.each));
+        let grid = Recorded { grid: Dim3::linear(grid), cluster, ..self.launch.clone() };
         self.lane.launch(stream, &grid, params)
     }
 

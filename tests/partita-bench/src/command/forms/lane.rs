@@ -48,6 +48,8 @@ struct LoadedModule {
     refused: BTreeMap<String, String>,
     /// Kernels whose CTAs may wait for others.
     awaiting: BTreeSet<String>,
+    /// The clusters that kernels require.
+    clusters: BTreeMap<String, Dim3>,
     variables: Vec<DeviceAddress>,
 }
 
@@ -60,6 +62,8 @@ pub struct Recorded {
     pub kernel: String,
     /// Its grid; checks change it.
     pub grid: Dim3,
+    /// CTAs of one of its clusters.
+    pub cluster: Dim3,
     /// Its block.
     pub block: Dim3,
     /// Its dynamic shared memory.
@@ -156,6 +160,10 @@ impl Lane {
                     let refused =
                         facts.refused.iter().map(|kernel| (kernel.name.clone(), kernel.reason()));
                     let refused = refused.collect();
+                    let clusters = facts
+                        .kernels
+                        .iter()
+                        .filter_map(|kernel| Some((kernel.name.clone(), kernel.required_cluster?)));
                     self.modules.insert(
                         module,
                         LoadedModule {
@@ -163,6 +171,7 @@ impl Lane {
                             steps: steps.clone(),
                             refused,
                             awaiting: awaiting.clone(),
+                            clusters: clusters.collect(),
                             variables,
                         },
                     );
@@ -186,6 +195,13 @@ impl Lane {
     /// Whether CTAs of a kernel may wait for others.
     pub fn awaits(&self, module: ModuleId, kernel: &str) -> bool {
         self.modules.get(&module).is_some_and(|module| module.awaiting.contains(kernel))
+    }
+
+    /// CTAs of a cluster of a launch that asks for these: where it names none, what the kernel
+    /// requires.
+    pub fn cluster(&self, module: ModuleId, kernel: &str, asked: Option<Dim3>) -> Dim3 {
+        let required = || self.modules.get(&module)?.clusters.get(kernel).copied();
+        asked.or_else(required).unwrap_or(Dim3::linear(1))
     }
 
     /// The form that a kernel has here, where it has a new one.
@@ -278,7 +294,7 @@ impl Lane {
         }
         let work = Work::Launch(GridSpec {
             cooperative: false,
-            cluster: Dim3::linear(1),
+            cluster: launch.cluster,
             module: launch.module,
             kernel: launch.kernel.as_str().into(),
             grid: launch.grid,

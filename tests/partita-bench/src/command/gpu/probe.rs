@@ -91,7 +91,8 @@ fn placement(device: &mut dyn Device) -> Result<Vec<Metric>, RigError> {
 pub fn block(facts: &DeviceFacts, total: u32, main_ctas: u32, gates: &Gates) -> Vec<u8> {
     let mut block = vec![0; usize::try_from(control::block_bytes(facts.sm_numbers())).unwrap_or(0)];
     let (grid, end) = (Dim3::linear(total), u64::from(total));
-    control::initial(&Shape { grid, first: 0, end, main_ctas, gates }, &mut block);
+    let cluster = Dim3::linear(1);
+    control::initial(&Shape { grid, cluster, first: 0, end, main_ctas, gates }, &mut block);
     block
 }
 

@@ -217,7 +217,8 @@ fn module(form: Form, target: Target, purpose: &Purpose) -> Result<PreparedModul
             for (kernel, report) in module.kernels.iter_mut().zip(&tickets.reports) {
                 let cta_values = report.rewritten().map(|rewrite| rewrite.cta_values.clone());
                 let reason = "asked for".to_owned();
-                kernel.form = KernelForm::Ticket { cta_values, fallback: None, reason };
+                kernel.form =
+                    KernelForm::Ticket { cta_values, fallback: None, reason, clusters: false };
                 kernel.counting = None;
             }
         }

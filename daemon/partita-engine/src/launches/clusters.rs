@@ -1,0 +1,209 @@
+//! Launches whose tickets claim whole clusters of CTAs ([`crate::KernelForm::Ticket`]).
+//!
+//! The CTAs of a cluster begin together, on SMs of one GPC (CUDA C++ Programming Guide, "Thread
+//! Block Clusters"). A cluster of tickets claims only where all its CTAs stand on SMs of their
+//! application. So such a launch starts where its application's SMs hold a cluster, and where the
+//! device keeps its waves to them: a wave that may start anywhere could mix SMs of two applications
+//! in every cluster. Where an application never gets such SMs, the launch runs alone, as it was
+//! written. As long as the launch runs, its application keeps the SMs for one cluster.
+
+use super::Launches;
+use super::confinement::whole_groups;
+use super::spec::{AsWritten, Barrier, Form, Pending, Place, Run, Spec};
+use crate::KernelForm;
+use crate::handover::{Handover, Targets};
+use crate::turn::Turn;
+use partita_device::Device;
+use partita_model::{ApplicationId, Sharing, SmId, SmSet};
+
+/// Whether tickets can claim whole clusters now.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Fit {
+    /// They can, or the launch claims none.
+    Now,
+    /// They can when its application's SMs have changed hands, or are kept.
+    Later,
+    /// They cannot, for this reason.
+    Never(String),
+}
+
+/// The SMs on which a cluster may run, each set by itself: those of a GPC. Where the GPCs are
+/// unknown, groups of SMs to which the device keeps grids lie in one GPC.
+pub(super) fn pools(device: &dyn Device) -> &[SmSet] {
+    match device.gpcs() {
+        [] => device.sm_groups(),
+        gpcs => gpcs,
+    }
+}
+
+/// Clusters of so many CTAs that fit, where each SM has room for `room` CTAs.
+pub(super) fn clusters(pools: &[SmSet], ctas: u64, room: impl Fn(SmId) -> u64) -> u64 {
+    let in_pool = |pool: &SmSet| pool.iter().map(&room).sum::<u64>() / ctas.max(1);
+    pools.iter().map(in_pool).sum()
+}
+
+impl Spec {
+    /// CTAs that claim together in the form of tickets: those of a cluster, or one.
+    pub(super) fn claimed_together(&self) -> u32 {
+        match &self.kernel.form {
+            KernelForm::Ticket { clusters: true, .. } => {
+                u32::try_from(self.cluster.count()).expect("clusters were checked")
+            }
+            _ => 1,
+        }
+    }
+}
+
+impl Pending {
+    /// Whether the launch's tickets claim whole clusters of more than one CTA.
+    pub(crate) fn claims_clusters(&self) -> bool {
+        matches!(self.form, Form::Ticket) && self.spec.claimed_together() > 1
+    }
+
+    /// Has the launch run alone, as it was written.
+    pub(crate) fn set_alone(&mut self, reason: String) {
+        if let Some(fallback) = self.spec.kernel.form.fallback() {
+            self.form = Form::Original(AsWritten {
+                entry: fallback.entry.clone(),
+                reason: Some(reason),
+                barrier: Barrier::None,
+                abort: fallback.abort,
+                keeps_to: None,
+            });
+        }
+    }
+}
+
+impl Launches {
+    /// Whether SMs hold a cluster of a launch, where nothing else runs.
+    pub(crate) fn holds_cluster(
+        &self,
+        device: &dyn Device,
+        handover: &Handover,
+        (spec, sms): (&Spec, &SmSet),
+    ) -> bool {
+        let each = u64::from(handover.ledger().occupancy(spec.cta));
+        let room = |sm| if sms.contains(sm) { each } else { 0 };
+        clusters(pools(device), spec.claimed_together().into(), room) > 0
+    }
+
+    /// Whether the tickets of a launch can claim whole clusters on its application's SMs.
+    pub(crate) fn fit_clusters(
+        &mut self,
+        turn: &mut Turn<'_>,
+        handover: &Handover,
+        (place, pending): (Place, &Pending),
+    ) -> Fit {
+        if !pending.claims_clusters() || turn.common.sharing != Sharing::Spatial {
+            return Fit::Now;
+        }
+        let (own, target) =
+            (handover.open_to(place.application), handover.target(place.application));
+        let all = handover.ledger().sms();
+        let spec = &pending.spec;
+        let ctas = spec.claimed_together();
+        if !self.holds_cluster(turn.device, handover, (spec, &own)) {
+            return match self.holds_cluster(turn.device, handover, (spec, &target)) {
+                true => Fit::Later,
+                false => Fit::Never(format!(
+                    "its application's SMs {target} hold no cluster of {ctas} CTAs: all have to \
+                     be on one GPC"
+                )),
+            };
+        }
+        let room = |sm| match own.contains(sm) {
+            true => u64::from(handover.ledger().room(sm, place.lane(), spec.cta)),
+            false => 0,
+        };
+        if clusters(pools(turn.device), ctas.into(), room) == 0 {
+            return Fit::Later;
+        }
+        if own == all || self.kept_to(turn, handover, place.application, place.stream).is_some() {
+            return Fit::Now;
+        }
+        if turn.device.confining().is_none() {
+            return Fit::Never(
+                "the device does not keep its clusters to its application's SMs".to_owned(),
+            );
+        }
+        if whole_groups(turn, &target) != target {
+            return Fit::Never(format!("its application's SMs {target} are no whole groups"));
+        }
+        match self.refusal(&target) {
+            Some(reason) => Fit::Never(format!("SMs {target} cannot be kept for it: {reason}")),
+            None => Fit::Later,
+        }
+    }
+
+    /// Leaves applications whose tickets claim whole clusters the SMs for one, whatever the policy
+    /// has decided.
+    pub(super) fn keep_for_clusters(
+        &self,
+        device: &dyn Device,
+        handover: &Handover,
+        targets: &mut Targets,
+    ) {
+        if !targets.parts.is_empty() {
+            return;
+        }
+        for launch in self.records.values() {
+            let (id, spec) = (launch.place.application, &launch.spec);
+            if !matches!(launch.run, Run::Ticket(_)) || spec.claimed_together() == 1 {
+                continue;
+            }
+            let next = targets.sms.get(&id).copied().unwrap_or(SmSet::EMPTY);
+            if self.holds_cluster(device, handover, (spec, &next)) {
+                continue;
+            }
+            let kept = self.sms_for_cluster(device, handover, (id, spec));
+            for (other, sms) in &mut targets.sms {
+                if *other != id {
+                    *sms = sms.difference(&kept);
+                }
+            }
+            targets.sms.insert(id, next.union(&kept));
+        }
+    }
+
+    /// The fewest whole groups of SMs of an application that hold a cluster of one of its launches.
+    fn sms_for_cluster(
+        &self,
+        device: &dyn Device,
+        handover: &Handover,
+        (id, spec): (ApplicationId, &Spec),
+    ) -> SmSet {
+        let own = handover.granted(id);
+        let mut best: Option<SmSet> = None;
+        for pool in pools(device) {
+            let mut kept = SmSet::EMPTY;
+            let inside = pool.intersection(&own);
+            let groups = device.sm_groups().iter().filter(|g| g.difference(&inside).is_empty());
+            for group in groups {
+                if self.holds_cluster(device, handover, (spec, &kept)) {
+                    break;
+                }
+                kept = kept.union(group);
+            }
+            let is_better = best.is_none_or(|best| kept.len() < best.len());
+            if is_better && self.holds_cluster(device, handover, (spec, &kept)) {
+                best = Some(kept);
+            }
+        }
+        // Before a border moved, its SMs held one.
+        best.unwrap_or(own)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clusters_lie_in_one_pool() {
+        let pools = [SmSet::range(0, 4), SmSet::range(4, 6)];
+        assert_eq!(clusters(&pools, 4, |_| 1), 2);
+        assert_eq!(clusters(&pools, 8, |_| 1), 0, "none lies across two");
+        assert_eq!(clusters(&pools, 8, |_| 2), 2);
+        assert_eq!(clusters(&pools, 2, |sm| u64::from(sm.0 >= 3)), 3);
+    }
+}
