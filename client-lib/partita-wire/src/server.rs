@@ -97,6 +97,17 @@ pub enum CreateError {
     /// The memory cannot be mapped.
     #[error(transparent)]
     Map(#[from] MapError),
+    /// The process may not make files of this size.
+    #[error(
+        "cannot create a session's memory: a file of {} KiB exceeds the limit on the size of \
+         files of partita-gpu (RLIMIT_FSIZE): raise `LimitFSIZE=` of its service, or `ulimit -f` \
+         where the daemon is started, to that or more",
+        .bytes / 1024
+    )]
+    FileLimit {
+        /// The size of the memory, in bytes.
+        bytes: u64,
+    },
     /// The system has no descriptors or memory left.
     #[error(
         "cannot create a session's {what} (raise the limit of open files or free memory): {source}"
@@ -177,7 +188,10 @@ impl ServerSession {
     pub fn create(sizes: Sizes) -> Result<ServerSession, CreateError> {
         let system = |what| move |source| CreateError::System { what, source };
         let layout = Layout::new(sizes)?;
-        let memfd = sealed_memory(layout.total()).map_err(system("memory"))?;
+        let memfd = sealed_memory(layout.total()).map_err(|source| match source {
+            Errno::FBIG => CreateError::FileLimit { bytes: layout.total() },
+            source => CreateError::System { what: "memory", source },
+        })?;
         let memory = Arc::new(Mapping::new(memfd.as_fd(), layout.total())?);
         let Protocol { major, minor } = PROTOCOL;
         memory.store(0, layout::MAGIC, Ordering::Relaxed);

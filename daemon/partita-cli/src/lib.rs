@@ -126,7 +126,14 @@ pub fn main() -> ExitCode {
     if is_assembler {
         return end(ptx::assemble(std::env::args_os().skip(1)));
     }
-    end(match Cli::parse().command {
+    let command = Cli::parse().command;
+    // `run` becomes the user's program, which gets the signals as the caller left them.
+    if !matches!(command, Command::Run(_))
+        && let Err(error) = partita_log::file_limit::survive()
+    {
+        failure::complain(&format!("a file over the limit would end this process: {error}"));
+    }
+    end(match command {
         Command::Demo(args) => args.execute(),
         Command::Run(args) => args.execute(),
         Command::Status(args) => args.execute(),

@@ -36,6 +36,36 @@ fn doctor_names_what_is_missing_and_what_to_do() {
     assert!(text(&output.stdout).contains("libpartita_cuda.so"));
 }
 
+#[test]
+fn a_limit_on_the_size_of_files_below_a_sessions_memory_is_trouble() {
+    // The shell counts in KiB: 64 MiB, and half of what the largest session has.
+    for limit in ["65536", "8388608"] {
+        let mut command = Command::new("bash");
+        let partita = partita(&[]);
+        command.args(["-c", &format!("ulimit -f {limit}; exec \"$0\" doctor --json")]);
+        command.arg(partita.get_program()).env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1");
+        for (name, value) in partita.get_envs() {
+            command.env(name, value.unwrap_or_default());
+        }
+        let output = command.output().unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = json["findings"].as_array().unwrap();
+        let found = findings.iter().find(|found| found["check"] == "shared memory").unwrap();
+        assert_eq!(found["verdict"], "trouble", "{limit}: {json}");
+        assert!(found["remedy"].as_str().unwrap().contains("LimitFSIZE="), "{json}");
+    }
+}
+
+/// The script of the image for CI looks at the limit itself, in KiB.
+#[test]
+fn the_image_for_ci_asks_for_files_as_large_as_a_sessions_memory() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../systemd/images/partita-ci");
+    let text = std::fs::read_to_string(script).unwrap();
+    let layout = partita_wire::Layout::new(partita_wire::Sizes::default()).unwrap();
+    let line = format!("readonly SESSION_KIB={}\n", layout.total().div_ceil(1024));
+    assert!(text.contains(&line), "{line}");
+}
+
 /// What `cargo install` brings: this program alone, in a `bin` folder.
 #[test]
 fn a_command_that_came_alone_says_what_is_missing_and_how_it_is_had() {

@@ -64,6 +64,30 @@ fn a_program_that_a_signal_kills_dies_of_it() {
     expect_gone(&parts);
 }
 
+/// The daemon and its keeper survive a limit on the size of files; the program dies as without us.
+#[test]
+fn a_program_that_writes_over_the_limit_of_files_dies_of_it() {
+    let parts = Parts::new();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("file");
+    let script = format!("ulimit -c 0; ulimit -f 0; echo long > {}", file.display());
+    let output = run(&mut parts.partita(&private(&[SHELL, "-c", &script])));
+    assert_eq!(output.status.signal(), Some(Signal::XFSZ.as_raw()), "{output:?}");
+    expect_gone(&parts);
+
+    // A caller that ignores the signal has a program that ignores it.
+    let ignoring = r#"trap '' XFSZ; exec "$0" run --private -- /bin/sh -c 'ulimit -f 0
+        echo long > "$FILE" || echo survived'"#;
+    let command = parts.partita(&[]);
+    let mut shell = Command::new(SHELL);
+    for (name, value) in command.get_envs() {
+        shell.env(name, value.unwrap_or_default());
+    }
+    shell.args(["-c", ignoring]).arg(command.get_program()).env("FILE", &file);
+    let output = run(&mut shell);
+    assert_eq!(text(&output.stdout), "survived\n", "{output:?}");
+}
+
 #[test]
 fn with_coverage_the_program_ends_the_run_all_the_same() {
     let parts = Parts::new();

@@ -18,6 +18,7 @@ fn remedy(error: &io::Error) -> &'static str {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
             "make room on the node; the kubelet asks again by itself"
         }
+        io::ErrorKind::FileTooLarge => partita_log::file_limit::REMEDY,
         io::ErrorKind::PermissionDenied | io::ErrorKind::ReadOnlyFilesystem => {
             "partita-dra runs as root, and its pod mounts this folder for writing"
         }

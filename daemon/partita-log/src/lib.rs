@@ -4,11 +4,15 @@
 //! never time and never the process. Lines that find [`MOST_LINES`] before them are dropped and
 //! counted. The next line that is written says how many were lost.
 //!
+//! Lines that the file behind stderr did not take (a full disk) are counted and told the same way.
+//!
 //! Where stderr leads to systemd's journal, lines go there as entries with fields ([`journal`]),
 //! and lines of one kind are limited.
 
+pub mod file_limit;
 mod journal;
 mod limit;
+mod unwritten;
 
 use journal::{Journal, Sending};
 use std::io::{self, IsTerminal, Write};
@@ -20,6 +24,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
+use unwritten::Counting;
 
 /// Lines that wait for the reader of stderr.
 pub const MOST_LINES: usize = 8192;
@@ -53,11 +58,21 @@ pub fn filter() -> (String, Option<&'static str>) {
     found.unwrap_or_else(|| ("info".into(), None))
 }
 
-/// Begins the log of the program of this name, with the filter of `PARTITA_LOG` or `RUST_LOG`.
+/// Begins the log of the program of this name, with the filter of `PARTITA_LOG` or `RUST_LOG`. From
+/// now on a limit on the size of files ends no process ([`file_limit::survive`]).
 ///
 /// # Panics
 /// Where the process has a log already.
 pub fn init(program: &str) -> Log {
+    let survives = file_limit::survive();
+    let log = begin(program);
+    if let Err(error) = survives {
+        tracing::warn!(%error, "a file that grows over its limit would end this process");
+    }
+    log
+}
+
+fn begin(program: &str) -> Log {
     let filter = EnvFilter::new(filter().0);
     // Without a thread or a socket, stderr leads to the journal all the same.
     if journal::is_stderr()
@@ -98,7 +113,7 @@ struct Lines {
 impl Lines {
     fn new(to: impl Write + Send + 'static, most: usize) -> (Lines, WorkerGuard) {
         let builder = NonBlockingBuilder::default().lossy(true).buffered_lines_limit(most);
-        let (out, thread) = builder.thread_name("log").finish(to);
+        let (out, thread) = builder.thread_name("log").finish(Counting::new(to));
         let dropped = out.error_counter();
         let (lost_notes, told) = <(Arc<AtomicUsize>, Arc<AtomicUsize>)>::default();
         (Lines { out, dropped, lost_notes, told }, thread)

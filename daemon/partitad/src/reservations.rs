@@ -203,7 +203,9 @@ impl Book {
         let requests: BTreeMap<&str, ReservationRequest> =
             all.iter().map(|(id, one)| (id.as_str(), one.request())).collect();
         replace(file, &requests).map_err(|error| {
-            let detail = format!("{}: {error}: no reservation can be kept", file.display());
+            let remedy = partita_log::file_limit::remedy(&error);
+            let remedy = remedy.map(|text| format!("; {text}")).unwrap_or_default();
+            let detail = format!("{}: {error}: no reservation can be kept{remedy}", file.display());
             Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
         })
     }
@@ -262,9 +264,9 @@ fn replace(file: &Path, contents: &impl serde::Serialize) -> io::Result<()> {
     let folder = file.parent().unwrap_or(Path::new("."));
     std::fs::create_dir_all(folder)?;
     let new = file.with_extension("json.new");
+    let text = serde_json::to_vec(contents)?;
     let mut written = std::fs::File::create(&new)?;
-    serde_json::to_writer(&mut written, contents)?;
-    written.flush()?;
+    written.write_all(&text)?;
     written.sync_all()?;
     std::fs::rename(new, file)
 }

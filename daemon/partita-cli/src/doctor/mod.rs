@@ -13,6 +13,7 @@ use crate::table::Table;
 use clap::Args;
 use partita_cuda_device::doctor::{Finding, Places, Verdict, examine};
 use partita_model::{GpuNumber, StatusReport};
+use partita_wire::{Layout, Sizes};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
 use std::path::PathBuf;
@@ -178,18 +179,26 @@ fn limits(target: &Target) -> Vec<Finding> {
     named.map(note).collect()
 }
 
+/// The size of the largest session's memory file, in bytes. Little of it is ever memory.
+fn session_bytes() -> u64 {
+    Layout::new(Sizes::default()).map_or(0, |layout| layout.total())
+}
+
 /// Sessions live in sealed memory files.
 fn shared_memory() -> Finding {
     const CHECK: &str = "shared memory";
+    let bytes = session_bytes();
     let made = memfd_create("partita-doctor", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)
-        .and_then(|file| rustix::fs::ftruncate(&file, 64 << 20).map(|()| file))
-        .and_then(|file| rustix::io::pwrite(&file, &[1], (64 << 20) - 1));
+        .and_then(|file| rustix::fs::ftruncate(&file, bytes).map(|()| file))
+        .and_then(|file| rustix::io::pwrite(&file, &[1], bytes - 1));
+    let mib = bytes >> 20;
     match made {
-        Ok(_) => Finding::fine(CHECK, "sealed memory files of 64 MiB can be made"),
+        Ok(_) => Finding::fine(CHECK, format!("sealed memory files of {mib} MiB can be made")),
         Err(error) => Finding::trouble(
             CHECK,
-            format!("no memory file can be made: {error}"),
-            "allow memfd_create (kernel, seccomp), and files of that size (`ulimit -f`)",
+            format!("no memory file of {mib} MiB can be made: {error}"),
+            "allow memfd_create (kernel, seccomp), and files of that size (`ulimit -f`, \
+             `LimitFSIZE=` of partita-gpu's service); little of such a file takes memory",
         ),
     }
 }

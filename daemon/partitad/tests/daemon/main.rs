@@ -9,6 +9,7 @@ mod connections;
 mod crowd;
 mod endless;
 mod faults;
+mod file_limit;
 mod forecast;
 mod gpus;
 mod hold_up;
