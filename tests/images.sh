@@ -154,8 +154,8 @@ with_store logs signals 2>&1 | grep -q '^told' || fail "the command was not told
 with_store rm signals >/dev/null
 echo "tests/images.sh: podman stop tells the command, and its status is the container's"
 
-# One GPU for several containers: the first serves, the others find its sockets in a volume. The daemon must see their
-# processes, so they share its process numbers.
+# One GPU for several containers: the first serves, the others find its sockets in a volume. Each has process numbers of
+# its own.
 mkdir -m 1777 "$work/sockets"
 shared=(--volume "$work/sockets:/sockets" --env PARTITA_SOCKET_DIR=/sockets/gpu)
 with_store run --detach --name service "${limits[@]}" "${closed[@]}" "${shared[@]}" partita-ci >"$work/out" 2>&1 ||
@@ -164,7 +164,7 @@ for _ in $(seq 200); do
     ! in_steps service partita status >"$work/out" 2>&1 || break
     sleep 0.1
 done
-ends 0 "ok reduce" "a container uses the GPU of another one" ci "${shared[@]}" --pid container:service partita-ci build/test_reduce
+ends 0 "ok reduce" "a container uses the GPU of another one" ci "${shared[@]}" partita-ci build/test_reduce
 ! grep -q "serves in" "$work/out" || fail "it started a GPU of its own"
 with_store stop --time 20 service >/dev/null 2>&1
 [ "$(with_store wait service)" = 0 ] || fail "the container that served ends with $(with_store wait service)"

@@ -192,7 +192,7 @@ fn applications(report: &StatusReport) -> Table {
     for application in &report.applications {
         let sessions: Vec<String> =
             application.sessions.iter().map(|id| id.0.to_string()).collect();
-        let pids: Vec<String> = application.pids.iter().map(u32::to_string).collect();
+        let pids: Vec<String> = application.pids.iter().map(|pid| process(*pid)).collect();
         let terms = terms::of_application(application);
         let terms = terms.map(|terms| format!(" [{terms}]")).unwrap_or_default();
         table.row([
@@ -209,6 +209,11 @@ fn applications(report: &StatusReport) -> Table {
         ]);
     }
     table
+}
+
+/// A process by its number, which those of a PID namespace that the daemon does not see lack.
+fn process(pid: u32) -> String {
+    if pid == 0 { "?".into() } else { pid.to_string() }
 }
 
 fn kernels(report: &StatusReport) -> Table {

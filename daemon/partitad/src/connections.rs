@@ -20,7 +20,6 @@ use hyper::server::conn::http1;
 use hyper::service::{Service, service_fn};
 use hyper_util::rt::TokioIo;
 use hyper_util::service::TowerToHyperService;
-use rustix::net::sockopt::socket_peercred;
 use std::io;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -65,8 +64,8 @@ pub async fn serve(listener: UnixListener, router: Router, rights: Rights) {
                 continue;
             }
         };
-        let peer = socket_peercred(&stream).ok();
-        let peer = peer.map(|peer| (peer.uid.as_raw(), peer.gid.as_raw()));
+        // Not rustix's function: it knows no process of another PID namespace.
+        let peer = stream.peer_cred().ok().map(|peer| (peer.uid(), peer.gid()));
         let uid = peer.map(|(uid, _)| rights.owner(uid));
         match places.take(uid) {
             Ok(place) => {

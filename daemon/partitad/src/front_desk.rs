@@ -13,7 +13,7 @@ use partita_model::{SessionId, TenantId};
 use partita_wire::supervise::{Greeting, HandOver, Peer};
 use partita_wire::{Answer, GpuOffer, GpuWish, Hello, Refusal, RefusalCode};
 use rustix::io::Errno;
-use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt::socket_peercred};
+use rustix::net::{RecvFlags, SendFlags, recv, send};
 use std::io;
 use std::os::fd::AsFd;
 use std::sync::Arc;
@@ -101,11 +101,13 @@ enum Turned {
 
 impl Desk {
     async fn receive(&self, client: UnixStream) {
-        let peer = match socket_peercred(&client) {
+        // rustix's `socket_peercred` has no value for the process id 0, which the kernel reports
+        // for a process of a PID namespace that this one does not see.
+        let peer = match client.peer_cred() {
             Ok(peer) => Peer {
-                pid: peer.pid.as_raw_nonzero().get().cast_unsigned(),
-                uid: self.owners.of(peer.uid.as_raw()),
-                gid: peer.gid.as_raw(),
+                pid: peer.pid().unwrap_or(0).cast_unsigned(),
+                uid: self.owners.of(peer.uid()),
+                gid: peer.gid(),
             },
             Err(error) => {
                 tracing::warn!(%error, "cannot tell who connected");

@@ -196,6 +196,9 @@ fn happening(what: &Happening) -> String {
             format!("{application} came: {name}{tag}")
         }
         Happening::ApplicationLeft { application } => format!("{application} left"),
+        Happening::SessionCame { session, application, pid: 0 } => {
+            format!("{session} of {application} came, a process of another PID namespace")
+        }
         Happening::SessionCame { session, application, pid } => {
             format!("{session} of {application} came, process {pid}")
         }

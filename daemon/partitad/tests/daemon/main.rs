@@ -18,6 +18,7 @@ mod log;
 mod many_kernels;
 mod memory;
 mod metrics;
+mod namespaces;
 mod preparing;
 mod restart;
 mod rights;
