@@ -58,11 +58,11 @@ impl Keeper {
     pub async fn keep(mut self, hub: Arc<Hub>) {
         loop {
             if self.book.next_expiry().is_none() {
-                self.book.changed.notified().await;
+                self.book.changed().notified().await;
             }
             let mut reading = hub.read(None).await;
             loop {
-                self.book.expire();
+                self.book.expire().await;
                 let is_done = self.look().await;
                 let next = self.book.next_expiry();
                 if next.is_none() && is_done {
@@ -73,7 +73,7 @@ impl Keeper {
                 });
                 let pause = if is_done { until } else { until.min(AGAIN) };
                 tokio::select! {
-                    () = self.book.changed.notified() => {}
+                    () = self.book.changed().notified() => {}
                     what = moved(&mut reading) => {
                         if gather(&mut reading, what).await == Moved::DataPlane {
                             self.told.clear();

@@ -43,6 +43,7 @@ pub mod gpu_program;
 pub mod gpus;
 pub mod in_force;
 pub mod keeper;
+mod ledger;
 pub mod link;
 mod metrics;
 pub mod options;

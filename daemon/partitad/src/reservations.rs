@@ -2,19 +2,21 @@
 //! which the book survives.
 //!
 //! Invariants: the reservations of a GPU never sum up to more SMs or memory than the GPU has. A
-//! change is in the file before it is answered. A file that cannot be read is put aside with a
-//! warning and never ends the daemon.
+//! change is in the file before it is answered, and changes that wait together share one write
+//! ([`crate::ledger`]). A file that cannot be read is put aside with a warning and never ends the
+//! daemon.
 //!
 //! [`crate::keeper`] gives the applications of jobs their SMs.
 
 use crate::gpus::Gpus;
+use crate::ledger::{Effect, Ledger};
 use crate::problem::{Holder, Problem};
 use axum::http::StatusCode;
 use partita_model::{ApplicationId, GpuNumber, Reservation, ReservationRequest};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 use tokio::sync::Notify;
 
@@ -26,14 +28,15 @@ const JOB_BYTES: usize = 256;
 /// The largest file.
 const FILE_BYTES: u64 = 4 << 20;
 
+/// Reservations by id.
+type Known = BTreeMap<String, Reservation>;
+
 /// The book.
 #[derive(Debug)]
 pub struct Book {
     gpus: Gpus,
     file: Option<PathBuf>,
-    known: Mutex<BTreeMap<String, Reservation>>,
-    /// Told at every change.
-    pub(crate) changed: Notify,
+    known: Arc<Ledger<Known>>,
 }
 
 /// What became of a request.
@@ -50,20 +53,28 @@ impl Book {
     #[must_use]
     pub fn open(gpus: Gpus, file: Option<PathBuf>) -> Arc<Book> {
         let known = file.as_deref().map(read).unwrap_or_default();
-        Arc::new(Book { gpus, file, known: Mutex::new(known), changed: Notify::new() })
+        let to = file.clone();
+        let write = move |all: &Known| to.as_deref().map_or(Ok(()), |file| write(file, all));
+        Arc::new(Book { gpus, file, known: Ledger::new(known, write, carry_notes) })
+    }
+
+    /// Told at every change.
+    pub(crate) fn changed(&self) -> &Notify {
+        &self.known.changed
     }
 
     /// Every reservation that has not expired, in order of id.
     #[must_use]
     pub fn all(&self) -> Vec<Reservation> {
         let now = now();
-        self.lock().values().filter(|one| one.expires > now).cloned().collect()
+        let is_left = |one: &&Reservation| one.expires > now;
+        self.known.look(|known| known.values().filter(is_left).cloned().collect())
     }
 
     /// When the next one expires, in seconds since 1970.
     #[must_use]
     pub fn next_expiry(&self) -> Option<u64> {
-        self.lock().values().map(|one| one.expires).min()
+        self.known.look(|known| known.values().map(|one| one.expires).min())
     }
 
     /// Enters a reservation, or changes it.
@@ -71,70 +82,66 @@ impl Book {
     /// # Errors
     /// A problem, where the request cannot be, or where others have what it asks for; nothing has
     /// changed then.
-    pub fn put(&self, id: &str, request: ReservationRequest) -> Result<Put, Problem> {
+    pub async fn put(&self, id: &str, request: ReservationRequest) -> Result<Put, Problem> {
         self.check(id, &request)?;
-        let mut known = self.lock();
-        let now = now();
-        let mut after = known.clone();
-        after.retain(|_, one| one.expires > now);
-        let before = after.get(id).map(Reservation::request);
-        if before.as_ref() == Some(&request) {
-            return Ok(Put::Kept);
-        }
-        if before.is_none() && after.len() >= MOST {
-            let detail = format!("there are {MOST} reservations, and no more can be: delete some");
-            return Err(Problem::new(StatusCode::CONFLICT, detail));
-        }
-        let others: Vec<&Reservation> =
-            after.values().filter(|one| one.gpu == request.gpu && one.id != id).collect();
-        self.fits(&request, &others)?;
-        after.insert(id.into(), Reservation::new(id.into(), request));
-        self.write(&after)?;
-        *known = after;
-        drop(known);
-        self.changed.notify_one();
-        Ok(if before.is_some() { Put::Kept } else { Put::New })
+        let (gpus, id) = (self.gpus.clone(), id.to_owned());
+        let change = move |known: &mut Known| match enter(&gpus, known, id, request) {
+            Ok((put, effect)) => (Ok(put), effect),
+            Err(problem) => (Err(problem), Effect::None),
+        };
+        self.known.change(change).await.map_err(|error| self.unwritten(&error))?
     }
 
     /// Ends a reservation: where `expires` is given, only one with this end. Whether there was one.
     ///
     /// # Errors
     /// Where it has another end, or the file cannot be written; the reservation stays then.
-    pub fn delete(&self, id: &str, expires: Option<u64>) -> Result<bool, Problem> {
-        let mut known = self.lock();
-        let mut after = known.clone();
-        let Some(one) = after.remove(id) else { return Ok(false) };
-        if expires.is_some_and(|end| end != one.expires) {
-            let detail = format!(
-                "the reservation `{id}` was made anew and ends at {}: read it again",
-                one.expires
-            );
-            return Err(Problem::new(StatusCode::CONFLICT, detail));
-        }
-        self.write(&after)?;
-        *known = after;
-        drop(known);
-        self.changed.notify_one();
-        Ok(true)
+    pub async fn delete(&self, id: &str, expires: Option<u64>) -> Result<bool, Problem> {
+        let id = id.to_owned();
+        let change = move |known: &mut Known| {
+            let Some(one) = known.get(&id) else { return (Ok(false), Effect::None) };
+            if expires.is_some_and(|end| end != one.expires) {
+                let detail = format!(
+                    "the reservation `{id}` was made anew and ends at {}: read it again",
+                    one.expires
+                );
+                return (Err(Problem::new(StatusCode::CONFLICT, detail)), Effect::None);
+            }
+            known.remove(&id);
+            (Ok(true), Effect::Changed)
+        };
+        self.known.change(change).await.map_err(|error| self.unwritten(&error))?
     }
 
     /// Forgets what has expired.
-    pub fn expire(&self) {
-        let mut known = self.lock();
-        let (now, before) = (now(), known.len());
-        known.retain(|_, one| one.expires > now);
-        if known.len() < before
-            && let Err(problem) = self.write(&known)
-        {
-            tracing::warn!("{}", problem.detail);
+    pub async fn expire(&self) {
+        let now = now();
+        let expired = self.known.look(|known| {
+            let before = known.len();
+            known.retain(|_, one| one.expires > now);
+            known.len() < before
+        });
+        if expired && let Err(error) = self.known.change(|_| ((), Effect::Changed)).await {
+            tracing::warn!("{}", self.unwritten(&error).detail);
         }
     }
 
     /// Notes which application has the SMs of a reservation, or why none has.
     pub fn note(&self, id: &str, application: Option<ApplicationId>, why: Option<String>) {
-        if let Some(one) = self.lock().get_mut(id) {
-            (one.application, one.why) = (application, why);
-        }
+        self.known.look(|known| {
+            if let Some(one) = known.get_mut(id) {
+                (one.application, one.why) = (application, why);
+            }
+        });
+    }
+
+    /// The answer where a change cannot be written.
+    fn unwritten(&self, error: &io::Error) -> Problem {
+        let file = self.file.as_deref().unwrap_or(Path::new("the book")).display();
+        let remedy = partita_log::file_limit::remedy(error);
+        let remedy = remedy.map(|text| format!("; {text}")).unwrap_or_default();
+        let detail = format!("{file}: {error}: no reservation can be kept{remedy}");
+        Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
     }
 
     fn check(&self, id: &str, request: &ReservationRequest) -> Result<(), Problem> {
@@ -161,58 +168,83 @@ impl Book {
         }
         Ok(())
     }
+}
 
-    fn fits(&self, request: &ReservationRequest, others: &[&Reservation]) -> Result<(), Problem> {
-        let number = request.gpu;
-        let gpu = self.gpus.get(number).ok_or_else(|| {
-            let last = self.gpus.all().len() - 1;
-            let detail = format!("there is no {number}: the last one is GPU {last}");
-            Problem::new(StatusCode::NOT_FOUND, detail)
-        })?;
-        let facts = gpu.handle.state().facts.ok_or(crate::link::AskError::Gone)?;
-        let (sms, memory) = (u64::from(facts.sm_count), facts.memory.0);
-        if u64::from(request.sms) > sms || request.memory_bytes > memory {
-            let detail = format!("{number} has {sms} SMs and {memory} bytes of memory");
-            return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+/// Enters a reservation into the book of these GPUs, where it fits.
+fn enter(
+    gpus: &Gpus,
+    known: &mut Known,
+    id: String,
+    request: ReservationRequest,
+) -> Result<(Put, Effect), Problem> {
+    let now = now();
+    let left = |one: &&Reservation| one.expires > now;
+    let before = known.get(&id).filter(left).map(Reservation::request);
+    if before.as_ref() == Some(&request) {
+        return Ok((Put::Kept, Effect::None));
+    }
+    if before.is_none() && known.values().filter(left).count() >= MOST {
+        let detail = format!("there are {MOST} reservations, and no more can be: delete some");
+        return Err(Problem::new(StatusCode::CONFLICT, detail));
+    }
+    let is_other = |one: &&Reservation| one.gpu == request.gpu && one.id != id;
+    let others: Vec<&Reservation> = known.values().filter(left).filter(is_other).collect();
+    fits(gpus, &request, &others)?;
+    known.retain(|_, one| one.expires > now);
+    known.insert(id.clone(), Reservation::new(id, request));
+    Ok((if before.is_some() { Put::Kept } else { Put::New }, Effect::Changed))
+}
+
+fn fits(gpus: &Gpus, request: &ReservationRequest, others: &[&Reservation]) -> Result<(), Problem> {
+    let number = request.gpu;
+    let gpu = gpus.get(number).ok_or_else(|| {
+        let last = gpus.all().len() - 1;
+        let detail = format!("there is no {number}: the last one is GPU {last}");
+        Problem::new(StatusCode::NOT_FOUND, detail)
+    })?;
+    let facts = gpu.handle.state().facts.ok_or(crate::link::AskError::Gone)?;
+    let (sms, memory) = (u64::from(facts.sm_count), facts.memory.0);
+    if u64::from(request.sms) > sms || request.memory_bytes > memory {
+        let detail = format!("{number} has {sms} SMs and {memory} bytes of memory");
+        return Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
+    }
+    let free_sms = sms - others.iter().map(|one| u64::from(one.sms)).sum::<u64>().min(sms);
+    let taken = others.iter().fold(0_u64, |all, one| all.saturating_add(one.memory_bytes));
+    let free_memory = memory.saturating_sub(taken);
+    if u64::from(request.sms) <= free_sms && request.memory_bytes <= free_memory {
+        return Ok(());
+    }
+    let detail = format!(
+        "{number} has {free_sms} SMs and {free_memory} bytes left that nobody has reserved; \
+         `holders` says who has the rest"
+    );
+    let holder = |one: &&Reservation| Holder {
+        reservation: one.id.clone(),
+        tenant: one.tenant,
+        job: one.job.clone(),
+        sms: one.sms,
+        memory_bytes: one.memory_bytes,
+        expires: one.expires,
+    };
+    let mut problem = Problem::new(StatusCode::CONFLICT, detail);
+    problem.holders = others.iter().map(holder).collect();
+    Err(problem)
+}
+
+/// Notes are not in the file: reservations that stay keep them.
+fn carry_notes(before: &Known, after: &mut Known) {
+    for (id, one) in after {
+        let same = before.get(id).filter(|known| known.request() == one.request());
+        if let Some(known) = same {
+            (one.application, one.why) = (known.application, known.why.clone());
         }
-        let free_sms = sms - others.iter().map(|one| u64::from(one.sms)).sum::<u64>().min(sms);
-        let taken = others.iter().fold(0_u64, |all, one| all.saturating_add(one.memory_bytes));
-        let free_memory = memory.saturating_sub(taken);
-        if u64::from(request.sms) <= free_sms && request.memory_bytes <= free_memory {
-            return Ok(());
-        }
-        let detail = format!(
-            "{number} has {free_sms} SMs and {free_memory} bytes left that nobody has reserved; \
-             `holders` says who has the rest"
-        );
-        let holder = |one: &&Reservation| Holder {
-            reservation: one.id.clone(),
-            tenant: one.tenant,
-            job: one.job.clone(),
-            sms: one.sms,
-            memory_bytes: one.memory_bytes,
-            expires: one.expires,
-        };
-        let mut problem = Problem::new(StatusCode::CONFLICT, detail);
-        problem.holders = others.iter().map(holder).collect();
-        Err(problem)
     }
+}
 
-    fn write(&self, all: &BTreeMap<String, Reservation>) -> Result<(), Problem> {
-        let Some(file) = &self.file else { return Ok(()) };
-        let requests: BTreeMap<&str, ReservationRequest> =
-            all.iter().map(|(id, one)| (id.as_str(), one.request())).collect();
-        replace(file, &requests).map_err(|error| {
-            let remedy = partita_log::file_limit::remedy(&error);
-            let remedy = remedy.map(|text| format!("; {text}")).unwrap_or_default();
-            let detail = format!("{}: {error}: no reservation can be kept{remedy}", file.display());
-            Problem::new(StatusCode::INTERNAL_SERVER_ERROR, detail)
-        })
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Reservation>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn write(file: &Path, all: &Known) -> io::Result<()> {
+    let requests: BTreeMap<&str, ReservationRequest> =
+        all.iter().map(|(id, one)| (id.as_str(), one.request())).collect();
+    replace(file, &requests)
 }
 
 /// The time in seconds since 1970.
@@ -232,7 +264,7 @@ pub fn file_in(state_dir: &Path, socket_dir: &Path) -> PathBuf {
     state_dir.join(format!("reservations-{name}.json"))
 }
 
-fn read(file: &Path) -> BTreeMap<String, Reservation> {
+fn read(file: &Path) -> Known {
     match try_read(file) {
         Ok(found) => found,
         Err(error) if error.kind() == io::ErrorKind::NotFound => BTreeMap::new(),
@@ -249,7 +281,7 @@ fn read(file: &Path) -> BTreeMap<String, Reservation> {
     }
 }
 
-fn try_read(file: &Path) -> io::Result<BTreeMap<String, Reservation>> {
+fn try_read(file: &Path) -> io::Result<Known> {
     if std::fs::metadata(file)?.len() > FILE_BYTES {
         return Err(io::Error::other(format!("it is over {FILE_BYTES} bytes long")));
     }

@@ -595,7 +595,7 @@ async fn reserving_needs_rights() {
     let known = &server.book;
     for (id, tenant) in [("mine", 1001), ("secret", 1002)] {
         let request = serde_json::from_str(&reservation(tenant, 1, 0)).unwrap();
-        assert_eq!(known.put(id, request).unwrap(), Put::New);
+        assert_eq!(known.put(id, request).await.unwrap(), Put::New);
     }
     let seen = server.ask("GET /v1/reservations", "").await.body;
     assert_eq!((seen.as_array().unwrap().len(), &seen[0]["id"]), (1, &json!("mine")));
@@ -610,15 +610,15 @@ async fn reservations_survive_the_daemon() {
     let gpus = Gpus::new(vec![(GpuHandle::new(state), watch::channel(None).0)]);
     let open = || Book::open(gpus.clone(), Some(file.clone()));
     let request = || serde_json::from_str(&reservation(1001, 4, 0)).unwrap();
-    open().put("a", request()).unwrap();
+    open().put("a", request()).await.unwrap();
     let found = open().all();
     assert_eq!((found.len(), found[0].request()), (1, request()));
-    open().delete("a", None).unwrap();
+    open().delete("a", None).await.unwrap();
     assert!(open().all().is_empty());
     std::fs::write(&file, "no book").unwrap();
     assert!(open().all().is_empty());
     assert!(file.with_extension("json.bad").exists() && !file.exists());
-    open().put("b", request()).unwrap();
+    open().put("b", request()).await.unwrap();
     assert_eq!(open().all().len(), 1);
 }
 

@@ -40,7 +40,7 @@ pub(super) async fn set_plan(
     api.admit(caller)?;
     let Json(plan) = plan?;
     let done = change(api.one(asked)?, Ask::SetPlan(plan)).await?;
-    api.book.changed.notify_one();
+    api.book.changed().notify_one();
     Ok(done)
 }
 
@@ -60,6 +60,6 @@ pub(super) async fn clear_plan(
     api.admit(caller)?;
     let done = change(api.one(asked)?, Ask::ClearPlan).await?;
     // Reservations stay in force.
-    api.book.changed.notify_one();
+    api.book.changed().notify_one();
     Ok(done)
 }

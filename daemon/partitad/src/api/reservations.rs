@@ -72,7 +72,7 @@ pub(super) async fn reserve(
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
     let (id, Json(request)) = (named(id)?, request?);
-    match api.book.put(&id, request)? {
+    match api.book.put(&id, request).await? {
         Put::New => Ok(StatusCode::CREATED),
         Put::Kept => Ok(StatusCode::NO_CONTENT),
     }
@@ -106,7 +106,7 @@ pub(super) async fn unreserve(
     let id = named(id)?;
     let Query(Until { expires }) =
         until.map_err(|error| Problem::new(StatusCode::BAD_REQUEST, error.body_text()))?;
-    match api.book.delete(&id, expires)? {
+    match api.book.delete(&id, expires).await? {
         true => Ok(StatusCode::NO_CONTENT),
         false => Err(unknown(&id)),
     }
