@@ -64,6 +64,10 @@ pub struct NodesArgs {
         value_parser = clap::value_parser!(u32).range(1..))]
     bound: u32,
 
+    /// Measure only how many reservations a second are made in time, without applications.
+    #[arg(long)]
+    reservations: bool,
+
     /// Measure less: whether everything works, within a minute.
     #[arg(long)]
     quick: bool,
@@ -83,6 +87,11 @@ impl NodesArgs {
         let folder = daemon.folder();
         let api = Api(folder.join("api.sock"));
         let mut metrics = Vec::new();
+        let device = format!("{DEVICE}, host time");
+        if self.reservations {
+            self.rates(&api, &mut metrics)?;
+            return Ok(Report { bench: "nodes".into(), device, seed: 0, metrics });
+        }
         let clients: Vec<Client> =
             (0..self.applications).map(|_| Client::connect(folder)).collect::<Result<_, _>>()?;
         for client in &clients {
@@ -91,12 +100,15 @@ impl NodesArgs {
         }
         self.answers(&api, &mut metrics)?;
         load::measure(&self.load(), &api, folder, clients, &mut metrics)?;
-        let steps = if self.quick { 2 } else { 12 };
-        let bound = Duration::from_millis(self.bound.into());
-        rates::measure(&api, self.span() / 8, steps, bound, &mut metrics)?;
+        self.rates(&api, &mut metrics)?;
         cursor::measure(&api, folder, if self.quick { 5 } else { 100 }, &mut metrics)?;
-        let device = format!("{DEVICE}, host time");
         Ok(Report { bench: "nodes".into(), device, seed: 0, metrics })
+    }
+
+    fn rates(&self, api: &Api, metrics: &mut Vec<Metric>) -> Result<(), ApiBenchError> {
+        let steps = if self.quick { 1 } else { 12 };
+        let bound = Duration::from_millis(self.bound.into());
+        rates::measure(api, self.span() / 8, steps, bound, metrics)
     }
 
     fn span(&self) -> Duration {

@@ -8,8 +8,12 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 const STANDING: u64 = 100;
 /// Schedulers that ask at a time; each reserves one SM, and the GPU has 132.
 const SCHEDULERS: u64 = 16;
-/// Pairs of requests a second of the first step; each step has half as many again.
-const FIRST: f64 = 20.0;
+/// Pairs of requests a second of the first steps, which are measured whatever they take. Each later
+/// step has half as many again as the step before it.
+const RATES: [f64; 4] = [1.0, 5.0, 10.0, 20.0];
+const GROWTH: f64 = 1.5;
+/// Pairs at least, for the 99th percentile of a low rate.
+const LEAST: u32 = 30;
 /// The part of a rate that has to be reached.
 const REACHED: f64 = 0.95;
 
@@ -32,7 +36,8 @@ pub(super) fn make_and_release(api: &Api, id: &str) -> Result<(), ApiBenchError>
     release(api, id)
 }
 
-/// Raises the rate until the 99th percentile passes the bound, for `steps` steps at most.
+/// Raises the rate until the 99th percentile passes the bound, for `steps` steps after the first
+/// ones at most.
 pub(super) fn measure(
     api: &Api,
     span: Duration,
@@ -42,9 +47,11 @@ pub(super) fn measure(
 ) -> Result<(), ApiBenchError> {
     (0..STANDING).try_for_each(|number| make(api, &format!("standing-{number}")))?;
     let pid = daemon_of(&api.get("GET /v1/gpus")?)?;
-    let mut best = 0.0;
-    for step in 0..steps {
-        let rate = FIRST * 1.5_f64.powi(step.cast_signed());
+    let (mut best, mut in_bound) = (0.0, true);
+    let further = std::iter::successors(Some(RATES[3] * GROWTH), |rate| Some(rate * GROWTH));
+    let rates = RATES.into_iter().chain(further.take(steps as usize));
+    for rate in rates {
+        let span = span.max(Duration::from_secs_f64(f64::from(LEAST.min(8 * steps)) / rate));
         let (before, start) = (cpu_time(pid)?, Instant::now());
         let mut times = at_rate(api, span, rate)?;
         let took = start.elapsed().as_secs_f64();
@@ -58,10 +65,12 @@ pub(super) fn measure(
         metrics.push(Metric::plain(format!("{name}: median"), millis(median), "ms"));
         metrics.push(Metric::plain(format!("{name}: 99th percentile"), millis(high), "ms"));
         metrics.push(Metric::plain(format!("{name}: CPU of partitad, of one core"), part, "%"));
-        if high > bound || reached < REACHED * rate {
+        in_bound &= high <= bound && reached >= REACHED * rate;
+        if in_bound {
+            best = rate;
+        } else if rate >= RATES[3] {
             break;
         }
-        best = rate;
     }
     let name = format!("reservations made and released within {} ms", bound.as_millis());
     metrics.push(Metric::plain(name, best, "/s"));
