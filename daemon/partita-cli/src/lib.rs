@@ -126,7 +126,7 @@ pub fn main() -> ExitCode {
     if is_assembler {
         return end(ptx::assemble(std::env::args_os().skip(1)));
     }
-    let command = Cli::parse().command;
+    let command = partita_args::parse::<Cli>().command;
     // `run` becomes the user's program, which gets the signals as the caller left them.
     if !matches!(command, Command::Run(_))
         && let Err(error) = partita_log::file_limit::survive()
@@ -192,6 +192,11 @@ mod tests {
     #[test]
     fn the_command_line_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_option_says_in_which_form_it_wants_a_number() {
+        assert_eq!(partita_args::unexplained(&command()), [""; 0]);
     }
 
     #[test]

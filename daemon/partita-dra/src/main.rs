@@ -1,11 +1,10 @@
 //! `partita-dra`, in the foreground. See the library's page.
 
-use clap::Parser;
 use partita_dra::options::{Command, Options};
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = partita_args::parse::<Options>();
     let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {

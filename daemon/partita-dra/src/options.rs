@@ -115,6 +115,11 @@ mod tests {
     use clap::CommandFactory;
 
     #[test]
+    fn every_option_says_in_which_form_it_wants_a_number() {
+        assert_eq!(partita_args::unexplained(&Options::command()), [""; 0]);
+    }
+
+    #[test]
     fn help_has_examples_and_is_consistent() {
         Options::command().debug_assert();
         let help = Options::command().render_long_help().to_string();

@@ -61,7 +61,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    let options = Options::parse();
+    let options = partita_args::parse::<Options>();
     let log = partita_log::init("partita-gpu");
     if (options.end_with_parent || options.self_test.is_some())
         && let Err(error) = set_parent_process_death_signal(Some(Signal::KILL))

@@ -140,7 +140,7 @@ impl Options {
     /// The options of this process's command line. Wrong usage ends the process.
     #[must_use]
     pub fn read() -> Options {
-        let matches = Options::command().get_matches();
+        let matches = partita_args::matches(Options::command());
         let mut options = Options::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
         let is_named =
             |id: &&clap::Id| matches.value_source(id.as_str()) == Some(ValueSource::CommandLine);
@@ -258,6 +258,11 @@ fn parse_mode(text: &str) -> Result<u32, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_option_says_in_which_form_it_wants_a_number() {
+        assert_eq!(partita_args::unexplained(&Options::command()), [""; 0]);
+    }
 
     #[test]
     fn modes() {

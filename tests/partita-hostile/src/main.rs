@@ -36,7 +36,7 @@ mod report;
 mod seed;
 mod tool_error;
 
-use clap::{Parser as _, ValueEnum as _};
+use clap::ValueEnum as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use options::{Cli, Part, Play};
 use std::io::Write as _;
@@ -47,7 +47,7 @@ use tool_error::ToolError;
 const NO_VERDICT: u8 = 2;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
+    let cli = partita_args::parse::<Cli>();
     let done = match cli.part {
         Some(Part::Healthy(process)) => process::become_what_was_said(&process)
             .map(|()| healthy::serve(&process.sockets, process.seed)),

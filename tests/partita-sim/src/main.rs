@@ -35,7 +35,7 @@ fn seeds(text: &str) -> Result<RangeInclusive<u64>, String> {
 }
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = partita_args::parse::<Arguments>();
     let (mut failures, mut played, mut launches) = (Vec::<Failure>::new(), 0_u64, 0_u64);
     for seed in arguments.seeds {
         let (result, log) = run(seed, arguments.log);

@@ -84,7 +84,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    partita_cli::end(match Cli::parse().command {
+    partita_cli::end(match partita_args::parse::<Cli>().command {
         Command::Api(args) => args.report().and_then(|report| shown(&report, args.json)),
         Command::CdSearch(args) => args.execute(),
         Command::Copies(args) => args.execute(),
@@ -120,6 +120,11 @@ fn shown(report: &Report, json: bool) -> Result<Vec<u8>, Failure> {
 mod tests {
     use super::*;
     use clap::CommandFactory as _;
+
+    #[test]
+    fn every_option_says_in_which_form_it_wants_a_number() {
+        assert_eq!(partita_args::unexplained(&Cli::command()), [""; 0]);
+    }
 
     #[test]
     fn the_command_line_is_consistent() {

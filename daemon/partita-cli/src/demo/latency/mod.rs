@@ -93,7 +93,9 @@ pub struct LatencyArgs {
 
 /// A load from an argument.
 fn load(text: &str) -> Result<f64, String> {
-    let load: f64 = text.parse().map_err(|_| "it is no number".to_owned())?;
+    let load: f64 = text
+        .parse()
+        .map_err(|_| "give a part of 1, from 0.05 to 0.95, for example 0.5".to_owned())?;
     if (0.05..=0.95).contains(&load) {
         return Ok(load);
     }
