@@ -5,9 +5,14 @@
 //! drifts against the host's. A new reference event is therefore taken every half second. The event
 //! before it places the reference, and the host's own observations bound the reference: it lies
 //! after the host recorded it and before the host saw it reached.
+//!
+//! Where the device's time is the GPU's ([`ClockSource::Gpu`]), each poll records an event and waits
+//! for it. Its stream has nothing else, so no kernel holds it up.
 
 use crate::driver::{Context, Event, Failure, Stream};
+use crate::options::ClockSource;
 use partita_model::Nanos;
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -20,7 +25,10 @@ struct Reference {
 
 pub(crate) struct Clock {
     context: Arc<Context>,
+    source: ClockSource,
     start: Instant,
+    /// The latest time that the GPU has told.
+    told: Cell<u64>,
     reference: Reference,
     renewed: Instant,
     /// The next reference, and the time of its recording.
@@ -29,15 +37,22 @@ pub(crate) struct Clock {
 
 impl Clock {
     /// Starts at zero. The stream must be empty and belong to the clock alone.
-    pub(crate) fn start(context: &Arc<Context>, stream: &Stream) -> Result<Clock, Failure> {
+    pub(crate) fn start(
+        context: &Arc<Context>,
+        stream: &Stream,
+        source: ClockSource,
+    ) -> Result<Clock, Failure> {
         let start = Instant::now();
         let event = Event::new(context)?;
         stream.record(&event)?;
         event.wait()?;
-        let reference = Reference { event, at: nanos(start.elapsed()) };
+        let at = nanos(start.elapsed());
+        let reference = Reference { event, at };
         Ok(Clock {
             context: Arc::clone(context),
+            source,
             start,
+            told: Cell::new(at),
             reference,
             renewed: Instant::now(),
             next: None,
@@ -45,17 +60,32 @@ impl Clock {
     }
 
     pub(crate) fn now(&self) -> Nanos {
-        Nanos(nanos(self.start.elapsed()))
+        Nanos(match self.source {
+            ClockSource::Host => nanos(self.start.elapsed()),
+            ClockSource::Gpu => self.told.get(),
+        })
     }
 
     /// The time at which an event was reached, at most the present.
     pub(crate) fn time_of(&self, event: &Event) -> Nanos {
         let since = event.since(&self.reference.event).unwrap_or(i64::MAX);
-        Nanos(self.reference.at.saturating_add_signed(since).min(self.now().0))
+        let time = self.reference.at.saturating_add_signed(since);
+        Nanos(match self.source {
+            ClockSource::Host => time.min(self.now().0),
+            // The GPU has come so far. A time that cannot be told is none.
+            ClockSource::Gpu if since == i64::MAX => self.told.get(),
+            ClockSource::Gpu => {
+                self.told.set(self.told.get().max(time));
+                time
+            }
+        })
     }
 
     /// Renews the reference when it is due.
     pub(crate) fn tick(&mut self, stream: &Stream) -> Result<(), Failure> {
+        if self.source == ClockSource::Gpu {
+            return self.ask(stream);
+        }
         if let Some((event, recorded)) = &self.next {
             if event.is_reached()? {
                 let latest = self.now().0;
@@ -71,6 +101,16 @@ impl Clock {
             self.renewed = Instant::now();
             self.next = Some((event, recorded));
         }
+        Ok(())
+    }
+
+    /// Asks the GPU for its time.
+    fn ask(&mut self, stream: &Stream) -> Result<(), Failure> {
+        let event = Event::new(&self.context)?;
+        stream.record(&event)?;
+        event.wait()?;
+        let at = self.time_of(&event).0;
+        self.reference = Reference { event, at };
         Ok(())
     }
 }

@@ -60,7 +60,7 @@ mod windows;
 mod zeros;
 
 pub use device::CudaDevice;
-pub use options::{Guarding, Options, OptionsError, SignalPath, Tester};
+pub use options::{ClockSource, Guarding, Options, OptionsError, SignalPath, Tester};
 
 pub use numbers::NumbersError;
 

@@ -13,6 +13,17 @@ pub enum SignalPath {
     Mapped,
 }
 
+/// The clock of the device's time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ClockSource {
+    /// The host's.
+    #[default]
+    Host,
+    /// The GPU's, by its events. For drivers that emulate a GPU, whose kernels take much more of
+    /// the host's time than of the GPU's.
+    Gpu,
+}
+
 /// Whether kernels are guarded.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Guarding {
@@ -43,6 +54,8 @@ pub struct Options {
     pub ordinal: Option<u32>,
     /// The way of signals.
     pub signals: SignalPath,
+    /// The clock of the device's time.
+    pub clock: ClockSource,
     /// Whether kernels are rewritten so that they keep to their window and end no more than their
     /// launch.
     pub guards: Guarding,
@@ -67,7 +80,7 @@ pub struct Options {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and \
-     ,guards=on|strict|off and ,self-test=on|off"
+     ,guards=on|strict|off and ,clock=host|gpu and ,self-test=on|off"
 )]
 pub struct OptionsError {
     text: String,
@@ -75,7 +88,8 @@ pub struct OptionsError {
 }
 
 impl Options {
-    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|strict|off][,self-test=on|off]`.
+    /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|strict|off][,clock=host|gpu]
+    /// [,self-test=on|off]`.
     ///
     /// # Errors
     /// [`OptionsError`].
@@ -99,6 +113,8 @@ impl Options {
                 Some(("guards", "on")) => options.guards = Guarding::On,
                 Some(("guards", "strict")) => options.guards = Guarding::Strict,
                 Some(("guards", "off")) => options.guards = Guarding::Off,
+                Some(("clock", "host")) => options.clock = ClockSource::Host,
+                Some(("clock", "gpu")) => options.clock = ClockSource::Gpu,
                 Some(("self-test", "on")) => options.without_self_test = false,
                 Some(("self-test", "off")) => options.without_self_test = true,
                 Some(("part", part)) => {
@@ -138,6 +154,9 @@ mod tests {
             Options::parse("cuda,guards=off").map(|options| options.guards),
             Ok(Guarding::Off)
         );
+        let clock = |text| Options::parse(text).map(|options| options.clock);
+        assert_eq!(clock("cuda,clock=gpu"), Ok(ClockSource::Gpu));
+        assert_eq!([clock("cuda"), clock("cuda,clock=host")], [Ok(ClockSource::Host); 2]);
         let without = |text| Options::parse(text).map(|options| options.without_self_test);
         assert_eq!([without("cuda"), without("cuda,self-test=off")], [Ok(false), Ok(true)]);
         for text in [

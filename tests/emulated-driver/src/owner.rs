@@ -191,6 +191,8 @@ pub struct Owner {
     pub gpu: EmulatedGpu,
     settings: Settings,
     start: Instant,
+    /// When the idle GPU's clock last went on.
+    caught_up: Instant,
     commands: Receiver<Command>,
     functions: Sender<Due>,
     fault: Arc<AtomicU32>,
@@ -220,6 +222,7 @@ impl Owner {
             gpu,
             settings,
             start: Instant::now(),
+            caught_up: Instant::now(),
             commands,
             functions,
             fault,
@@ -241,8 +244,10 @@ impl Owner {
                 Activity::Idle => self.commands.recv().map_err(|_| RecvTimeoutError::Disconnected),
                 _ => self.commands.try_recv().map_err(at_once),
             };
-            if activity == Activity::Idle {
-                self.catch_up();
+            match activity {
+                Activity::Idle => self.catch_up(),
+                _ if self.settings.idle > 1 => self.caught_up = Instant::now(),
+                _ => {}
             }
             while let Ok(received) = command {
                 self.obey(received);
@@ -271,9 +276,16 @@ impl Owner {
         }
     }
 
-    /// Lets the idle GPU's clock go on with the host's.
+    /// Lets the idle GPU's clock go on with the host's, or so many times slower.
     fn catch_up(&mut self) {
-        let now = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let nanos = |since: Duration| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
+        let now = match self.settings.idle {
+            1 => nanos(self.start.elapsed()),
+            slower => {
+                let idle = std::mem::replace(&mut self.caught_up, Instant::now());
+                self.gpu.now().0 + nanos(idle.elapsed() / slower)
+            }
+        };
         if self.settings.timing && self.gpu.now().0 < now {
             self.advance(Some(now));
         }

@@ -11,6 +11,9 @@ pub const VARIABLE: &str = "PARTITA_EMULATED_DRIVER";
 /// The most GPUs that the driver shows.
 const MOST_GPUS: u8 = 8;
 
+/// The most times that an idle GPU's clock is slower than the host's.
+const MOST_IDLE: u32 = 1_000_000;
+
 /// How the driver behaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Settings {
@@ -24,6 +27,10 @@ pub struct Settings {
     pub cuda: u32,
     /// Whether the emulated GPU keeps time. Then events have its times, else the host's.
     pub timing: bool,
+    /// How many times slower than the host's clock the GPU's clock is while nothing runs. At 1 it
+    /// goes with the host's, and what the host does between two launches takes as long on a GPU
+    /// that needs a thousand times its own time for a kernel.
+    pub idle: u32,
     /// Decides what hardware leaves open.
     pub seed: u64,
     /// Whether calls of the process's first thread that wait are told ([`crate::waits`]).
@@ -43,7 +50,7 @@ impl std::fmt::Display for SettingsError {
         write!(
             f,
             "{VARIABLE}: {}; there are gpu=SPEC, gpus=1 to gpus={MOST_GPUS}, memory=BYTES, \
-             cuda=VERSION, seed=NUMBER, ",
+             cuda=VERSION, idle=FACTOR, seed=NUMBER, ",
             self.what
         )?;
         let mut names = String::from("timing, watch");
@@ -127,6 +134,7 @@ impl Default for Settings {
             memory: Some(80 << 30),
             cuda: 13_000,
             timing: true,
+            idle: 1,
             seed: 0,
             watch: false,
             habits: Habits::default(),
@@ -160,6 +168,13 @@ impl Settings {
                 }
                 "memory" => settings.memory = Some(value.parse().map_err(|_| unknown())?),
                 "cuda" => settings.cuda = value.parse().map_err(|_| unknown())?,
+                "idle" => {
+                    let factor = value.parse().map_err(|_| unknown())?;
+                    if !(1..=MOST_IDLE).contains(&factor) {
+                        return Err(unknown());
+                    }
+                    settings.idle = factor;
+                }
                 "seed" => settings.seed = value.parse().map_err(|_| unknown())?,
                 "timing" => settings.timing = switch()?,
                 "watch" => settings.watch = switch()?,
@@ -190,7 +205,7 @@ mod tests {
     #[test]
     fn errors_name_the_switches() {
         let habits = ["timing", "timing=maybe", "tinning=off", "no-pageable-access=1"];
-        for wrong in habits.into_iter().chain(["seed=x", "gpus=0", "gpus=9"]) {
+        for wrong in habits.into_iter().chain(["seed=x", "gpus=0", "gpus=9", "idle=0"]) {
             let error = Settings::parse(wrong).expect_err(wrong).to_string();
             let named = ["printf-on-stdout", "timing", "seed=NUMBER", wrong];
             assert!(named.iter().all(|name| error.contains(name)), "{error}");

@@ -128,7 +128,7 @@ impl CudaDevice {
         }
         let news = News::new()?;
         let upkeep = Stream::new(&context, context.greatest_priority()?)?;
-        let clock = Clock::start(&context, &upkeep)?;
+        let clock = Clock::start(&context, &upkeep, options.clock)?;
         let signals: Box<dyn Signals> = match habits.signals {
             SignalPath::Copy => Box::new(CopySignals::new(&context)?),
             SignalPath::Mapped => Box::new(MappedSignals::new(&context)?),
