@@ -4,8 +4,9 @@
 //! Workers and tickets look at the abort flag before they claim. A launch therefore stops by itself
 //! once the running CTAs are over. A CTA that waits for memory may never be over. The pass
 //! therefore adds a look at the abort flag to each loop whose way out depends on what others write,
-//! and to each loop without a way out. The loop looks in every [`PERIOD`]th round, or in every
-//! [`SLEEPS`]th where it sleeps, and its threads exit when the flag is set.
+//! and to each loop without a way out. The loop looks in every [`PERIOD`]th round, in every
+//! [`TRIES`]th where it has an atomic, or in every [`SLEEPS`]th where it sleeps. Its threads exit
+//! when the flag is set.
 //!
 //! `trap` and `__assertfail` would end the whole context, and every tenant with it. The pass makes
 //! them write the fault into the [control block](crate::control), set the abort flag and exit.
@@ -55,6 +56,10 @@ pub const PERIOD: u64 = 1024;
 /// takes as long as the load that such a loop consists of, and whole chains of CTAs wait for one
 /// another in such loops (decoupled look-back), so not every round looks.
 pub const SLEEPS: u64 = 16;
+/// The same for loops with an atomic that has a result. A round waits for a trip to the LLC, and
+/// where all threads of a launch try one word, their atomics are made one after the other: 28,800
+/// threads that look in every 1,024th round make 29 million. It is still some times a warp.
+pub const TRIES: u64 = 128;
 
 /// Statements that the search for loops visits in one body at most; beyond it every loop counts as
 /// a waiting one.
@@ -226,8 +231,12 @@ fn waits(module: &Module, body: &Body, ends: Ends) -> Vec<Option<u64>> {
                             range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
                         let within = short.iter().filter(|(at, _)| *at > start);
                         let within = within.map(|(_, rounds)| *rounds).max().unwrap_or(1);
-                        result[index] =
-                            Some(if sleeps { PERIOD / SLEEPS } else { within.min(PERIOD) });
+                        let tries = range.insts().any(|inst| module.form(inst).op == Op::Atom);
+                        let least = if tries { PERIOD / TRIES } else { 1 };
+                        result[index] = Some(match sleeps {
+                            true => PERIOD / SLEEPS,
+                            false => within.clamp(least, PERIOD),
+                        });
                     } else if let Some(rounds) = rounds {
                         // A short loop around others has the rounds of all of them.
                         let within = short.iter().filter(|(at, _)| *at > start);

@@ -210,4 +210,22 @@ mod tests {
             assert_eq!(text.contains("+256]"), looks, "{limit} {ends:?}: {text}");
         }
     }
+
+    /// Thousands of threads that try one lock make their atomics one after the other.
+    #[test]
+    fn loops_that_try_a_word_look_in_every_128th_round() {
+        let tries = "atom.global.cas.b32 %w, [%d], 0, 1;";
+        let reads = "ld.volatile.global.u32 %w, [%d];";
+        for (asks, counts) in [(tries, 8), (reads, 1)] {
+            let source = format!(
+                ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u64 p) {{\n.reg \
+                 .pred %p;\n.reg .b32 %w;\n.reg .b64 %d;\nld.param.u64 %d, [p];\nA: {asks}\n\
+                 setp.ne.u32 %p, %w, 0;\n@%p bra A;\nret;\n}}"
+            );
+            let stopped = cancel_with(crate::parse(&source).unwrap(), &[], Ends::Launch);
+            let text = crate::print(&stopped.module);
+            let expected = format!("sub.s32 %pw_rounds, %pw_rounds, {counts};");
+            assert!(text.contains(&expected), "{text}");
+        }
+    }
 }
