@@ -1,5 +1,6 @@
 //! The accesses of an instruction, with what the hardware asks of their addresses.
 
+use super::lines::{Lines, Matrix};
 use crate::ir::{Base, Body, Inst, Mod, Module, Op, Operand, Space, Symbol};
 
 /// An address that an instruction uses.
@@ -7,14 +8,18 @@ use crate::ir::{Base, Body, Inst, Mod, Module, Op, Operand, Space, Symbol};
 pub(super) struct Access {
     pub base: Base,
     pub offset: i32,
-    /// Bytes that are accessed, and the alignment that they need.
+    /// Bytes that are accessed; those of one line where the lines' distance is in a register.
     pub bytes: u32,
+    /// The alignment that they need, a power of two.
+    pub align: u32,
     /// `None` is a generic address.
     pub space: Option<Space>,
     /// Only the warp's first lanes use their address, for the whole warp.
     pub lanes: Option<u32>,
     /// Local memory takes no such operation.
     pub is_atomic: bool,
+    /// The lines of a matrix, where the instruction has their distance.
+    pub lines: Option<Lines>,
 }
 
 /// The most accesses of one instruction: a copy has two.
@@ -28,7 +33,7 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
     let of = |index: usize, bytes: u32, space: Option<Space>, lanes: Option<u32>| {
         let &Operand::Mem(base, offset) = operands.get(index)? else { return None };
         let is_atomic = matches!(form.op, Op::Atom | Op::Red);
-        Some(Access { base, offset, bytes, space, lanes, is_atomic })
+        Some(Access { base, offset, bytes, align: bytes, space, lanes, is_atomic, lines: None })
     };
     let first = operands.iter().position(|operand| matches!(operand, Operand::Mem(..)));
     let one = |bytes: u32, lanes: Option<u32>| {
@@ -45,6 +50,12 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
             one(16, Some(8 * count.max().unwrap_or(1)))
         }
         Op::Mbarrier => one(8, None),
+        Op::Wmma if first.is_some() => {
+            let matrix = Matrix::of(module, form);
+            let access = first.and_then(|index| of(index, 1, space, Some(32)));
+            let whole = matrix.zip(access).map(|(matrix, access)| matrix.access(access, operands));
+            whole.into_iter().collect()
+        }
         Op::Cp if form.has(Mod::Async) && !form.has(Mod::Bulk) => {
             let bytes = match operands.get(2) {
                 Some(&Operand::Int(bytes)) => u32::try_from(bytes).unwrap_or(16),

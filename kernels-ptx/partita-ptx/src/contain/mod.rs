@@ -24,7 +24,9 @@
 //! - A variable has the alignment of its declaration.
 
 mod accesses;
+mod arrays;
 mod barriers;
+mod lines;
 mod places;
 mod stack;
 mod values;
@@ -36,13 +38,15 @@ use crate::cancel::label;
 use crate::carry::{declare, emit};
 use crate::control;
 use crate::ir::{
-    Base, Body, Dim, FuncId, Guard, Inst, Item, LabelId, Linkage, Module, Name, Op, Operand, Part,
-    Pos, Reg, Space, Special, Stmt, Symbol, Type, VarId, Variable,
+    Base, Body, Dim, FuncId, FunctionKind, Guard, Inst, Item, LabelId, Linkage, Module, Name, Op,
+    Operand, Part, Pos, Reg, Space, Special, Stmt, Symbol, Type, VarId, Variable,
 };
 use crate::report::{KernelReport, Outcome};
 use crate::worker::Rewritten;
 
 use accesses::{Access, accesses, barrier, named};
+use arrays::Locals;
+use lines::Lines;
 use places::{Key, Places};
 use values::Values;
 
@@ -75,13 +79,19 @@ pub fn is_guarded(module: &Module, functions: impl IntoIterator<Item = FuncId>) 
 #[must_use]
 pub fn contain(module: &Module) -> Rewritten {
     let mut out = module.clone();
-    let mut state = State { shared_end: None };
+    let mut state = State { shared_end: None, has_no_locals: arrays::are_none(module) };
     for index in 0..out.funcs.len() {
         if module.stop.is_asked() {
             break;
         }
         if let Some(body) = out.funcs[index].body.take() {
-            let body = state.body(&mut out, body);
+            let is_kernel = out.funcs[index].kind == FunctionKind::Entry;
+            let locals = match is_kernel {
+                true => arrays::of_kernel(&out, &body),
+                false if state.has_no_locals => Locals::Own,
+                false => Locals::Unknown,
+            };
+            let body = state.body(&mut out, body, locals);
             out.funcs[index].body = Some(body);
         }
     }
@@ -107,6 +117,13 @@ pub(crate) enum Check {
     Variable { reg: Reg, plus: i32, bytes: u32, var: VarId, is_generic: bool },
     /// The generic address is none of local memory.
     NotLocal { reg: Reg },
+    /// The generic address plus a number is none of local memory, or it lies among the body's local
+    /// arrays, and `bytes` bytes from there on.
+    OwnLocal { reg: Reg, plus: i32, bytes: u32 },
+    /// The lines of a matrix lie in shared memory.
+    Lines { base: Base, plus: i32, bytes: u32, lines: Lines },
+    /// The number of elements from one line to the next is a multiple.
+    Stride { stride: Reg, of: u32 },
     /// The barrier exists.
     Barrier { number: Operand },
     /// As many threads are there, in whole warps.
@@ -123,19 +140,26 @@ struct Guards {
 
 struct State {
     shared_end: Option<VarId>,
+    /// Whether no pointer of the module may name local memory.
+    has_no_locals: bool,
 }
 
 impl State {
-    fn body(&mut self, module: &mut Module, mut body: Body) -> Body {
-        let (places, guards) = look(module, &body);
+    fn body(&mut self, module: &mut Module, mut body: Body, locals: Locals) -> Body {
+        let (places, guards) = look(module, &body, locals);
         if places.is_empty() && guards.is_empty() {
             return body;
         }
+        let arrays = arrays::arrays(module, &body).unwrap_or_default();
         let stmts = std::mem::take(&mut body.stmts);
         let mut out = Vec::with_capacity(stmts.len() + 6 * guards.len());
+        // A check may stand before the place of their declarations.
+        out.extend(arrays.iter().map(|&array| Stmt::Var(array)));
         let regs = Regs::new(module, &mut body, &mut out);
-        let mut emitter = Emitter { state: self, regs, traps: [None; TRAPS.len()] };
+        let first = arrays.clone();
+        let mut emitter = Emitter { state: self, regs, arrays, traps: [None; TRAPS.len()] };
         let mut guards = guards.into_iter().peekable();
+        let is_first = |stmt: &Stmt| matches!(stmt, Stmt::Var(id) if first.contains(id));
         for (index, stmt) in stmts.into_iter().enumerate() {
             let before = guards.next_if(|guards| guards.stmt == index);
             if let (Some(before), Stmt::Inst(inst)) = (before, stmt) {
@@ -144,7 +168,7 @@ impl State {
                 }
             }
             // A label comes before what is checked at a block's beginning.
-            out.push(stmt);
+            out.extend((!is_first(&stmt)).then_some(stmt));
             for check in places.behind(index) {
                 emitter.check(module, &mut body, check, (None, None), &mut out);
             }
@@ -184,7 +208,7 @@ impl State {
 }
 
 /// Finds the checks of a body and where they stand.
-fn look(module: &Module, body: &Body) -> (Places, Vec<Guards>) {
+fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
     let has_any = body.insts().any(|(_, inst)| {
         !accesses(module, body, inst).is_empty() || barrier(module, body, inst) != [None; 2]
     });
@@ -200,18 +224,20 @@ fn look(module: &Module, body: &Body) -> (Places, Vec<Guards>) {
         let number = number.map(|number| Check::Barrier { number });
         let count = count.map(|count| Check::Threads { count });
         let barrier = number.into_iter().chain(count).map(|check| (check, None)).collect();
-        let mut own = Guards { stmt, checks: barrier };
+        let mut here = Guards { stmt, checks: barrier };
         for access in accesses(module, body, inst) {
             let sure = inst.guard.is_none() && access.lanes.is_none();
-            for check in checks(module, (&values, &cfg), stmt, &access) {
+            let own = own_local(module, (&values, &cfg), stmt, &access);
+            let own = own.filter(|_| locals == Locals::Own && is_wide(body, &access));
+            for check in checks(module, (&values, &cfg), stmt, &access).into_iter().chain(own) {
                 match key(&values, check).filter(|_| sure) {
                     Some(key) if keys.use_at(stmt, key) => {}
-                    _ => own.checks.push((check, access.lanes)),
+                    _ => here.checks.push((check, access.lanes)),
                 }
             }
         }
-        if !own.checks.is_empty() {
-            guards.push(own);
+        if !here.checks.is_empty() {
+            guards.push(here);
         }
     }
     let places = Places::new(module, body, &cfg, &values, keys);
@@ -228,7 +254,9 @@ fn look(module: &Module, body: &Body) -> (Places, Vec<Guards>) {
 fn key(values: &Values<'_>, check: Check) -> Option<Key> {
     match check {
         Check::Aligned { reg, .. } if values.is_stable(reg) => Some(Key { reg, check }),
-        Check::Shared { base: Base::Reg(reg), .. } | Check::Variable { reg, .. }
+        Check::Shared { base: Base::Reg(reg), .. }
+        | Check::Variable { reg, .. }
+        | Check::OwnLocal { reg, .. }
             if values.is_stable(reg) =>
         {
             Some(Key { reg, check })
@@ -244,12 +272,13 @@ fn checks(
     stmt: usize,
     access: &Access,
 ) -> Vec<Check> {
-    let &Access { base, offset, bytes, space, .. } = access;
+    let &Access { base, offset, align, space, .. } = access;
     let mut checks = Vec::new();
     let plus = offset.cast_unsigned();
-    if bytes > 1 {
+    if align > 1 {
         match base {
             Base::Reg(reg) => {
+                let bytes = align;
                 let value = values.at(cfg, stmt, reg);
                 let low = value.plus.wrapping_add(plus) & (bytes - 1);
                 checks.extend(match value.atom {
@@ -260,17 +289,43 @@ fn checks(
             }
             Base::Symbol(Symbol::Var(_)) => {
                 // The assembler refuses a name whose alignment is too small.
-                let is_right = plus & (bytes - 1) == 0;
+                let is_right = plus & (align - 1) == 0;
                 checks.extend((!is_right).then_some(Check::Never { aligned: true }));
             }
             Base::Symbol(_) => {}
         }
     }
+    checks.extend(access.lines.and_then(|lines| lines.distance(align)));
     checks.extend(bound(module, (values, cfg), stmt, access));
     if let (None, Base::Reg(reg), true) = (space, base, access.is_atomic) {
         checks.push(Check::NotLocal { reg });
     }
     checks
+}
+
+/// Whether the address is in a register of 64 bits.
+fn is_wide(body: &Body, access: &Access) -> bool {
+    matches!(access.base, Base::Reg(reg) if body.reg(reg).ty.bits() == 64)
+}
+
+/// The check of a generic address that may lie in local memory, though it does not follow from an
+/// array there.
+fn own_local(
+    module: &Module,
+    (values, cfg): (&Values<'_>, &Cfg),
+    stmt: usize,
+    access: &Access,
+) -> Option<Check> {
+    let &Access { base: Base::Reg(reg), offset: plus, bytes, space: None, .. } = access else {
+        return None;
+    };
+    let origin = values.origin_at(cfg, stmt, reg);
+    // Those of local arrays have a check of their own. Parameters may be copies in local memory.
+    let is_known = origin.is_some_and(|origin| {
+        let space = module.var(origin.var).space;
+        space == Space::Local || space.is_param() || origin.offset.is_some()
+    });
+    (!is_known && !access.is_atomic).then_some(Check::OwnLocal { reg, plus, bytes })
 }
 
 /// The check of an address that may lie beyond its space.
@@ -291,6 +346,10 @@ fn bound(
         let is_space = space.is_none_or(|space| module.var(origin.var).space == space);
         Some(is_space && from >= 0 && from.checked_add(bytes.into())? <= size(origin.var)?)
     });
+    if let Some(lines @ Lines { stride: Operand::Reg(_), .. }) = access.lines {
+        let is_shared = space.is_some_and(Space::is_shared);
+        return is_shared.then_some(Check::Lines { base, plus: offset, bytes, lines });
+    }
     if inside == Some(true) {
         return None;
     }
@@ -354,6 +413,8 @@ impl Regs {
 struct Emitter<'a> {
     state: &'a mut State,
     regs: Regs,
+    /// The local arrays of the body.
+    arrays: Vec<VarId>,
     /// The labels of the traps.
     traps: [Option<LabelId>; TRAPS.len()],
 }
@@ -379,12 +440,30 @@ impl Emitter<'_> {
                 1
             }
             Check::Variable { reg, plus, bytes, var, is_generic } => {
-                self.variable(module, body, (reg, plus, bytes, var, is_generic), out);
+                let access = (reg, plus, bytes, var, is_generic);
+                arrays::inside(module, body, self.regs, access, out);
                 1
             }
             Check::NotLocal { reg } => {
                 emit(module, body, out, "isspacep.local", &[bad, Operand::Reg(reg)]);
                 1
+            }
+            Check::OwnLocal { reg, plus, bytes } => {
+                let access = (reg, plus, bytes);
+                arrays::among(module, body, self.regs, access, &self.arrays, out);
+                1
+            }
+            Check::Lines { base, plus, bytes, lines } => {
+                self.shared(module, body, (base, plus, bytes, false), out);
+                lines.beyond(module, body, self.regs, (base, plus), out);
+                1
+            }
+            Check::Stride { stride, of } => {
+                let low = Operand::Reg(self.regs.low);
+                let below = Operand::Int(u64::from(of) - 1);
+                emit(module, body, out, "and.b32", &[low, Operand::Reg(stride), below]);
+                emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
+                0
             }
             Check::Barrier { number } => {
                 emit(module, body, out, "setp.gt.u32", &[bad, number, Operand::Int(15)]);
@@ -540,39 +619,6 @@ impl Emitter<'_> {
         emit(module, body, out, "or.pred", &[bad, bad, some]);
         emit(module, body, out, "setp.eq.u32", &[some, low, Operand::Int(0)]);
         emit(module, body, out, "or.pred", &[bad, bad, some]);
-    }
-
-    fn variable(
-        &self,
-        module: &mut Module,
-        body: &mut Body,
-        (reg, plus, bytes, var, is_generic): (Reg, i32, u32, VarId, bool),
-        out: &mut Vec<Stmt>,
-    ) {
-        let Regs { low, far, wide, bad, .. } = self.regs;
-        let [low, far, wide, bad] = [low, far, wide, bad].map(Operand::Reg);
-        let size = module.var(var).bytes().unwrap_or(0);
-        // Where the access is larger than the variable, the number of places is zero.
-        let places = (size + 1).saturating_sub(bytes.into());
-        let offset = Operand::Int(i64::from(plus).cast_unsigned());
-        let variable = Operand::Symbol(Symbol::Var(var), 0);
-        if is_generic {
-            emit(module, body, out, "cvta.to.local.u64", &[far, Operand::Reg(reg)]);
-            emit(module, body, out, "mov.u64", &[wide, variable]);
-            emit(module, body, out, "sub.s64", &[far, far, wide]);
-            emit(module, body, out, "add.s64", &[far, far, offset]);
-            emit(module, body, out, "setp.ge.u64", &[bad, far, Operand::Int(places)]);
-        } else if body.reg(reg).ty.bits() == 32 {
-            emit(module, body, out, "mov.u32", &[low, variable]);
-            emit(module, body, out, "sub.s32", &[low, Operand::Reg(reg), low]);
-            emit(module, body, out, "add.s32", &[low, low, offset]);
-            emit(module, body, out, "setp.ge.u32", &[bad, low, Operand::Int(places)]);
-        } else {
-            emit(module, body, out, "mov.u64", &[wide, variable]);
-            emit(module, body, out, "sub.s64", &[far, Operand::Reg(reg), wide]);
-            emit(module, body, out, "add.s64", &[far, far, offset]);
-            emit(module, body, out, "setp.ge.u64", &[bad, far, Operand::Int(places)]);
-        }
     }
 }
 

@@ -12,7 +12,7 @@ type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 31] = [
+const FAULTS: [Fault; 34] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -29,6 +29,9 @@ const FAULTS: [Fault; 31] = [
     ("copy to shared, beyond", 2, &[700, 716], |random, _| copy_to(random)),
     ("matrix, shared beyond", 2, &[700, 716], |random, _| matrix(random, Random::far)),
     ("matrix, shared misaligned", 2, &[700, 716], |random, _| matrix(random, Random::odd_small)),
+    ("wmma, shared beyond", 2, &[700, 716], |random, _| wmma(random, Random::far)),
+    ("wmma, shared misaligned", 2, &[700, 716], |random, _| wmma(random, Random::odd_small)),
+    ("generic, local beyond", 2, &[700, 716], |random, _| generic_local(random)),
     ("atomic, local", 2, &[700], |random, _| atomic_local(random)),
     ("prefetch, wild", 1, &[], |random, _| prefetch(random)),
     ("trap", 2, &[719], |_, _| "\ttrap;\n".to_owned()),
@@ -221,6 +224,14 @@ fn generic(random: &mut Random) -> String {
     format!("{}{}", random.number("%y", address), access(random, "", "%y"))
 }
 
+/// A generic address of local memory that follows from no array.
+fn generic_local(random: &mut Random) -> String {
+    let far = (random.one_of(&[0, 64]) + random.far()) & 0xffff_ffff;
+    let number = random.number("%y", far);
+    // The kernel knows its local memory; a function may be handed a caller's.
+    format!("\t// %own\n{number}\tcvta.local.u64 %y, %y;\n{}", access(random, "", "%y"))
+}
+
 fn constant(random: &mut Random) -> String {
     let far = random.far();
     let number = random.number("%x", far);
@@ -276,6 +287,41 @@ fn matrix(random: &mut Random, distance: fn(&mut Random) -> u64) -> String {
         "{number}\tcvt.u32.u64 %w, %x;\n\tmov.u32 %v, tile;\n\tadd.u32 %v, %v, %w;\n\
          \tldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r20}}, [%v];\n"
     )
+}
+
+/// A matrix whose address or whose lines are wrong. All lanes have one address and one distance.
+fn wmma(random: &mut Random, distance: fn(&mut Random) -> u64) -> String {
+    let far = distance(random);
+    let (at, stride) = random.one_of(&[(far, 16), (0, far | 1 << 10), (far, far)]);
+    let (at, stride) = (at & 0xffff_ffff, stride & 0xffff_ffff);
+    let (role, shape, ty, count) = random.one_of(&[
+        ("a", "m16n16k16", "f16", 8),
+        ("b", "m16n16k16", "f16", 8),
+        ("c", "m16n16k16", "f32", 8),
+        ("a", "m32n8k16", "u8", 4),
+    ]);
+    let registers: Vec<String> = (0..count).map(|index| format!("%r{}", 20 + index)).collect();
+    let registers = match ty {
+        "f32" => "%f0, %f1, %f2, %f3, %f4, %f5, %f6, %f7".to_owned(),
+        _ => registers.join(", "),
+    };
+    let order = random.one_of(&["row", "col"]);
+    let place = random.one_of(&["%v", "%v", "%v+16"]);
+    let (stride, set) = match random.below(2) {
+        0 => (stride.to_string(), String::new()),
+        _ => ("%w".to_owned(), format!("\tadd.u32 %w, %zero, {stride};\n")),
+    };
+    let access = match (role, random.below(2)) {
+        ("c", 0) => format!(
+            "wmma.store.d.sync.aligned.{order}.{shape}.shared.{ty} [{place}], {{{registers}}}, \
+             {stride}"
+        ),
+        _ => format!(
+            "wmma.load.{role}.sync.aligned.{order}.{shape}.shared.{ty} {{{registers}}}, \
+             [{place}], {stride}"
+        ),
+    };
+    format!("\tmov.u32 %v, tile;\n\tadd.u32 %v, %v, {at};\n{set}\t{access};\n")
 }
 
 fn atomic_local(random: &mut Random) -> String {

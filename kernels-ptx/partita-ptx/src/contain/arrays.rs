@@ -1,0 +1,182 @@
+//! Addresses in local, constant and parameter arrays.
+//!
+//! PTX does not tell how much local memory a thread has. A generic pointer that does not follow
+//! from an array of its function may still name one. In a kernel it can name no other local memory:
+//! what the kernel's functions have is gone when they return. In a function it may name an array of
+//! a caller, so it is checked only where the whole module has no local array.
+
+use super::Regs;
+use crate::carry::emit;
+use crate::ir::{Body, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
+
+/// The most arrays of a kernel whose addresses are compared.
+const MOST_ARRAYS: usize = 4;
+
+/// The local memory that generic pointers of a body may name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Locals {
+    /// Only what the body's own arrays have.
+    Own,
+    Unknown,
+}
+
+/// Whether no function of the module has local memory that a pointer may name.
+pub(super) fn are_none(module: &Module) -> bool {
+    let mut bodies = module.funcs.iter().filter_map(|func| func.body.as_ref());
+    // The address of a function's parameter is one of local memory.
+    let is_parameter = |operand: &Operand| match *operand {
+        Operand::Symbol(Symbol::Var(id), _) => module.var(id).space.is_param(),
+        _ => false,
+    };
+    let has_none = |body: &Body| {
+        let takes = |inst: &Inst| matches!(module.form(inst).op, Op::Mov | Op::Cvta);
+        let taking = body.insts().filter(|(_, inst)| takes(inst));
+        let mut named = taking.flat_map(|(_, inst)| body.operands(inst.operands));
+        !moves_stack(module, body)
+            && arrays(module, body) == Some(Vec::new())
+            && !named.any(is_parameter)
+    };
+    !has_outside(module) && bodies.all(has_none)
+}
+
+/// The local memory of the generic pointers of a kernel.
+pub(super) fn of_kernel(module: &Module, body: &Body) -> Locals {
+    let is_small = arrays(module, body).is_some_and(|all| all.len() <= MOST_ARRAYS);
+    match is_small && !moves_stack(module, body) && !has_outside(module) {
+        true => Locals::Own,
+        false => Locals::Unknown,
+    }
+}
+
+fn moves_stack(module: &Module, body: &Body) -> bool {
+    let moves = [Op::Alloca, Op::Stacksave, Op::Stackrestore];
+    body.insts().any(|(_, inst)| moves.contains(&module.form(inst).op))
+}
+
+/// Whether a local array belongs to no function.
+fn has_outside(module: &Module) -> bool {
+    module
+        .items
+        .iter()
+        .any(|item| matches!(*item, Item::Variable(id) if module.var(id).space == Space::Local))
+}
+
+/// The local arrays of a body; `None` where some belong to a scope inside it, or have no size.
+pub(super) fn arrays(module: &Module, body: &Body) -> Option<Vec<VarId>> {
+    let (mut depth, mut found) = (0_u32, Vec::new());
+    for stmt in &body.stmts {
+        match *stmt {
+            Stmt::Open => depth += 1,
+            Stmt::Close => depth = depth.saturating_sub(1),
+            Stmt::Var(id) if module.var(id).space == Space::Local => {
+                if depth > 0 || module.var(id).bytes().is_none() {
+                    return None;
+                }
+                found.push(id);
+            }
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+/// Appends the check that a generic address is none of local memory, or lies in one of the body's
+/// arrays.
+pub(super) fn among(
+    module: &mut Module,
+    body: &mut Body,
+    regs: Regs,
+    (reg, plus, bytes): (Reg, i32, u32),
+    own: &[VarId],
+    out: &mut Vec<Stmt>,
+) {
+    let [low, end] = [regs.low, regs.end].map(Operand::Reg);
+    let (far, bad) = (Operand::Reg(regs.far), Operand::Reg(regs.bad));
+    let offset = Operand::Int(i64::from(plus).cast_unsigned());
+    emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
+    emit(module, body, out, "isspacep.local", &[bad, far]);
+    if own.is_empty() {
+        return;
+    }
+    emit(module, body, out, "cvta.to.local.u64", &[far, far]);
+    emit(module, body, out, "cvt.u32.u64", &[low, far]);
+    for &array in own {
+        let size = module.var(array).bytes().unwrap_or(0);
+        let places = Operand::Int((size + 1).saturating_sub(bytes.into()));
+        let array = Operand::Symbol(Symbol::Var(array), 0);
+        emit(module, body, out, "mov.u32", &[end, array]);
+        emit(module, body, out, "sub.s32", &[end, low, end]);
+        emit(module, body, out, "setp.ge.and.u32", &[bad, end, places, bad]);
+    }
+}
+
+/// Appends the check of an address in a variable.
+pub(super) fn inside(
+    module: &mut Module,
+    body: &mut Body,
+    regs: Regs,
+    (reg, plus, bytes, var, is_generic): (Reg, i32, u32, VarId, bool),
+    out: &mut Vec<Stmt>,
+) {
+    let Regs { low, far, wide, bad, .. } = regs;
+    let [low, far, wide, bad] = [low, far, wide, bad].map(Operand::Reg);
+    let size = module.var(var).bytes().unwrap_or(0);
+    // Where the access is larger than the variable, the number of places is zero.
+    let places = (size + 1).saturating_sub(bytes.into());
+    let offset = Operand::Int(i64::from(plus).cast_unsigned());
+    let variable = Operand::Symbol(Symbol::Var(var), 0);
+    if is_generic {
+        emit(module, body, out, "cvta.to.local.u64", &[far, Operand::Reg(reg)]);
+        emit(module, body, out, "mov.u64", &[wide, variable]);
+        emit(module, body, out, "sub.s64", &[far, far, wide]);
+        emit(module, body, out, "add.s64", &[far, far, offset]);
+        emit(module, body, out, "setp.ge.u64", &[bad, far, Operand::Int(places)]);
+    } else if body.reg(reg).ty.bits() == 32 {
+        emit(module, body, out, "mov.u32", &[low, variable]);
+        emit(module, body, out, "sub.s32", &[low, Operand::Reg(reg), low]);
+        emit(module, body, out, "add.s32", &[low, low, offset]);
+        emit(module, body, out, "setp.ge.u32", &[bad, low, Operand::Int(places)]);
+    } else {
+        emit(module, body, out, "mov.u64", &[wide, variable]);
+        emit(module, body, out, "sub.s64", &[far, Operand::Reg(reg), wide]);
+        emit(module, body, out, "add.s64", &[far, far, offset]);
+        emit(module, body, out, "setp.ge.u64", &[bad, far, Operand::Int(places)]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    fn text(functions: &str, body: &str) -> String {
+        let source = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n{functions}\n.entry k(.param .u64 p) \
+             {{\n{body}\nret;\n}}"
+        );
+        let out = super::super::contain(&crate::parse(&source).unwrap());
+        crate::print(&out.module)
+    }
+
+    const POINTER: &str = ".reg .b64 %p; .reg .b32 %r; ld.param.u64 %p, [p]; ld.u32 %r, [%p+8];";
+
+    #[test]
+    fn a_pointer_of_a_kernel_names_no_local_memory_but_its_arrays() {
+        let plain = text("", POINTER);
+        assert!(plain.contains("isspacep.local") && !plain.contains("cvta.to.local"), "{plain}");
+        // A check may stand before the declarations, which other passes do not leave first.
+        let arrays = format!("{POINTER} .local .align 4 .b8 a[64]; .local .align 8 .b8 b[16];");
+        let arrays = text("", &arrays);
+        assert!(arrays.contains(", 61, %pw_bad") && arrays.contains(", 13, %pw_bad"), "{arrays}");
+        // Its address does not tell where memory of a dynamic stack ends.
+        let moving = format!(".reg .b64 %s; stacksave.u64 %s; {POINTER}");
+        let moving = text("", &moving);
+        assert!(!moving.contains("isspacep.local"), "{moving}");
+    }
+
+    #[test]
+    fn a_pointer_of_a_function_may_name_what_a_caller_has() {
+        let function = ".func f(.reg .b64 %p) { .reg .b32 %r; ld.u32 %r, [%p]; ret; }";
+        let call = ".reg .b64 %q; mov.u64 %q, 0; call f, (%q);";
+        assert!(text(function, call).contains("isspacep.local"));
+        let array = format!(".local .align 4 .b8 a[64]; {call}");
+        assert!(!text(function, &array).contains("isspacep.local"));
+    }
+}
