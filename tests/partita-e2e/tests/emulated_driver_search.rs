@@ -59,11 +59,11 @@ fn has_work(status: &StatusReport) -> bool {
 /// What the search takes an application for.
 fn class(status: &StatusReport, of: ApplicationId) -> Option<Class> {
     let notes = status.policy.decisions.iter().flat_map(|decision| &decision.notes);
-    let classes = notes.filter_map(|note| match note {
+    let mut classes = notes.filter_map(|note| match note {
         Note::Classified { application, class, .. } if *application == of => Some(*class),
         _ => None,
     });
-    classes.last()
+    classes.next_back()
 }
 
 #[test]
@@ -80,7 +80,8 @@ fn a_search_finds_another_border_than_the_even_one() {
     let memory = Held::start(&daemon, &program, &["memory"]);
     let status = daemon.wait_for("two programs with work", has_work);
     let ids = status.applications.iter().map(|application| application.id);
-    let second = ids.filter(|id| *id != first).last().expect("there are two");
+    let mut others = ids.filter(|id| *id != first);
+    let second = others.next().expect("there are two");
     let status = daemon.wait_for("the end of a search", |status| {
         let is_over = status.policy.stage == "watch";
         is_over && [first, second].iter().all(|of| class(status, *of).is_some())
