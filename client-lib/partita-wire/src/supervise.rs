@@ -205,7 +205,7 @@ pub struct HandOver {
 /// The credentials of a connected process (`SO_PEERCRED`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Peer {
-    /// Process id.
+    /// Process id; 0 where the process is in a PID namespace that `partitad` does not see.
     pub pid: u32,
     /// User id, that of the owner for a subordinate id: the tenant.
     pub uid: u32,

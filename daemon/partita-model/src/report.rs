@@ -168,7 +168,8 @@ pub struct ApplicationReport {
     pub tenant: TenantId,
     /// Its sessions.
     pub sessions: Vec<SessionId>,
-    /// Process ids of its sessions, in the same order.
+    /// Process ids of its sessions, in the same order; 0 for a process of a PID namespace that the
+    /// daemon does not see.
     pub pids: Vec<u32>,
     /// Device memory in use in bytes.
     pub memory_used_bytes: u64,

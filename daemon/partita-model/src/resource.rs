@@ -55,7 +55,8 @@ pub struct SessionItem {
     pub tenant: TenantId,
     /// The name of the application's program.
     pub program: String,
-    /// The process id of its client.
+    /// The process id of its client; 0 for a process of a PID namespace that the daemon does not
+    /// see.
     pub pid: u32,
 }
 

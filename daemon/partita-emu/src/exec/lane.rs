@@ -6,6 +6,8 @@
 pub mod scalar_video;
 pub mod video;
 
+use crate::memory::{SHARED_BASE, SPACE_BYTES};
+
 /// A lane-by-lane operation: sources and a parameter whose meaning is the function's own.
 pub type LaneFn = fn([u64; 3], u32) -> u64;
 
@@ -470,8 +472,9 @@ pub fn compare(x: [u64; 3], how: u32) -> u64 {
 }
 
 /// `isspacep`: b and c are first address and first beyond, of the space; the parameter is 1 for
-/// global, which is what lies in no other window.
+/// global, which is what lies in no other window. What lies between windows is global, too.
 pub fn is_in_window(x: [u64; 3], how: u32) -> u64 {
-    let inside = x[0] >= x[1] && x[0] < x[2];
+    // Windows begin at multiples of the first one's address.
+    let inside = x[0] >= x[1] && x[0] < x[2] && x[0] % SHARED_BASE < SPACE_BYTES;
     u64::from(inside != (how == 1))
 }

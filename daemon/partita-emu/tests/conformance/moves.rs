@@ -182,9 +182,16 @@ fn generic_addresses() {
     let mut table = Table::new("cvta and isspacep");
     let inputs = inputs(100, 3);
     // The kernel's buffer, for %y is the address of this thread's result.
-    for (name, address) in [("shared", "%u1"), ("local", "%u3"), ("global", "%y")] {
+    // Between the windows of other spaces everything is global.
+    let between = "add.u64 %u4, %u3, 0x200000000;\n";
+    for (name, before, address) in [
+        ("shared", "", "%u1"),
+        ("local", "", "%u3"),
+        ("global", "", "%y"),
+        ("global", between, "%u4"),
+    ] {
         for space in ["shared", "shared::cta", "local", "global", "const", "param"] {
-            let text = format!("{ROOM}isspacep.{space} {{d}}, {address}");
+            let text = format!("{ROOM}{before}isspacep.{space} {{d}}, {address}");
             let inside = space.split("::").next() == Some(name);
             table.check(&text, "p r", &inputs, |_| Want::Bits(u64::from(inside)));
         }

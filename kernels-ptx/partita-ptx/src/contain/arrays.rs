@@ -5,9 +5,12 @@
 //! what the kernel's functions have is gone when they return. In a function it may name an array of
 //! a caller, so it is checked only where the whole module has no local array.
 
-use super::Regs;
+use super::accesses::Access;
+use super::values::Values;
+use super::{Check, Regs};
+use crate::analysis::Cfg;
 use crate::carry::emit;
-use crate::ir::{Body, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
+use crate::ir::{Base, Body, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
 
 /// The most arrays of a kernel whose addresses are compared.
 const MOST_ARRAYS: usize = 4;
@@ -18,6 +21,31 @@ pub(super) enum Locals {
     /// Only what the body's own arrays have.
     Own,
     Unknown,
+}
+
+/// Whether the address is in a register of 64 bits.
+pub(super) fn is_wide(body: &Body, access: &Access) -> bool {
+    matches!(access.base, Base::Reg(reg) if body.reg(reg).ty.bits() == 64)
+}
+
+/// The check of a generic address that may lie in local memory, though it does not follow from an
+/// array there.
+pub(super) fn own_local(
+    module: &Module,
+    (values, cfg): (&Values<'_>, &Cfg),
+    stmt: usize,
+    access: &Access,
+) -> Option<Check> {
+    let &Access { base: Base::Reg(reg), offset: plus, bytes, space: None, .. } = access else {
+        return None;
+    };
+    let origin = values.origin_at(cfg, stmt, reg);
+    // Those of local arrays have a check of their own. Parameters may be copies in local memory.
+    let is_known = origin.is_some_and(|origin| {
+        let space = module.var(origin.var).space;
+        space == Space::Local || space.is_param() || origin.offset.is_some()
+    });
+    (!is_known && !access.is_atomic).then_some(Check::OwnLocal { reg, plus, bytes })
 }
 
 /// Whether no function of the module has local memory that a pointer may name.

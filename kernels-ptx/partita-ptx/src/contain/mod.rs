@@ -227,8 +227,8 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
         let mut here = Guards { stmt, checks: barrier };
         for access in accesses(module, body, inst) {
             let sure = inst.guard.is_none() && access.lanes.is_none();
-            let own = own_local(module, (&values, &cfg), stmt, &access);
-            let own = own.filter(|_| locals == Locals::Own && is_wide(body, &access));
+            let own = arrays::own_local(module, (&values, &cfg), stmt, &access);
+            let own = own.filter(|_| locals == Locals::Own && arrays::is_wide(body, &access));
             for check in checks(module, (&values, &cfg), stmt, &access).into_iter().chain(own) {
                 match key(&values, check).filter(|_| sure) {
                     Some(key) if keys.use_at(stmt, key) => {}
@@ -301,31 +301,6 @@ fn checks(
         checks.push(Check::NotLocal { reg });
     }
     checks
-}
-
-/// Whether the address is in a register of 64 bits.
-fn is_wide(body: &Body, access: &Access) -> bool {
-    matches!(access.base, Base::Reg(reg) if body.reg(reg).ty.bits() == 64)
-}
-
-/// The check of a generic address that may lie in local memory, though it does not follow from an
-/// array there.
-fn own_local(
-    module: &Module,
-    (values, cfg): (&Values<'_>, &Cfg),
-    stmt: usize,
-    access: &Access,
-) -> Option<Check> {
-    let &Access { base: Base::Reg(reg), offset: plus, bytes, space: None, .. } = access else {
-        return None;
-    };
-    let origin = values.origin_at(cfg, stmt, reg);
-    // Those of local arrays have a check of their own. Parameters may be copies in local memory.
-    let is_known = origin.is_some_and(|origin| {
-        let space = module.var(origin.var).space;
-        space == Space::Local || space.is_param() || origin.offset.is_some()
-    });
-    (!is_known && !access.is_atomic).then_some(Check::OwnLocal { reg, plus, bytes })
 }
 
 /// The check of an address that may lie beyond its space.
