@@ -6,8 +6,8 @@
 //! before it places the reference, and the host's own observations bound the reference: it lies
 //! after the host recorded it and before the host saw it reached.
 //!
-//! Where the device's time is the GPU's ([`ClockSource::Gpu`]), each poll records an event and waits
-//! for it. Its stream has nothing else, so no kernel holds it up.
+//! Where the device's time is the GPU's ([`ClockSource::Gpu`]), each poll records an event and
+//! waits for it. Its stream has nothing else, so no kernel holds it up.
 
 use crate::driver::{Context, Event, Failure, Stream};
 use crate::options::ClockSource;

@@ -8,7 +8,7 @@
 //! written. As long as the launch runs, its application keeps the SMs for one cluster.
 
 use super::Launches;
-use super::confinement::whole_groups;
+use super::confinement::{Readiness, whole_groups};
 use super::spec::{AsWritten, Barrier, Form, Pending, Place, Run, Spec};
 use crate::KernelForm;
 use crate::handover::{Handover, Targets};
@@ -103,7 +103,8 @@ impl Launches {
         let spec = &pending.spec;
         let ctas = spec.claimed_together();
         if !self.holds_cluster(turn.device, handover, (spec, &own)) {
-            return match self.holds_cluster(turn.device, handover, (spec, &target)) {
+            let is_coming = self.holds_cluster(turn.device, handover, (spec, &target));
+            return match is_coming || target.is_empty() {
                 true => Fit::Later,
                 false => Fit::Never(format!(
                     "its application's SMs {target} hold no cluster of {ctas} CTAs: all have to \
@@ -129,9 +130,16 @@ impl Launches {
         if whole_groups(turn, &target) != target {
             return Fit::Never(format!("its application's SMs {target} are no whole groups"));
         }
-        match self.refusal(&target) {
-            Some(reason) => Fit::Never(format!("SMs {target} cannot be kept for it: {reason}")),
-            None => Fit::Later,
+        if whole_groups(turn, &own) != own {
+            return Fit::Later;
+        }
+        // Where making ready holds up loading, other grids ask only while nothing is in flight.
+        // This one could wait for that for ever.
+        match self.make_ready(turn, own) {
+            Readiness::Ready | Readiness::Pending => Fit::Later,
+            Readiness::Refused(reason) => {
+                Fit::Never(format!("SMs {own} cannot be kept for it: {reason}"))
+            }
         }
     }
 

@@ -69,11 +69,6 @@ impl Launches {
         !self.confinements.pending.is_empty()
     }
 
-    /// Why the device could not make a set of SMs ready.
-    pub(super) fn refusal(&self, sms: &SmSet) -> Option<&String> {
-        self.confinements.refused.get(sms)
-    }
-
     /// Asks the device to make a set of whole groups ready.
     pub(super) fn make_ready(&mut self, turn: &mut Turn<'_>, sms: SmSet) -> Readiness {
         if let Some(reason) = self.confinements.refused.get(&sms) {

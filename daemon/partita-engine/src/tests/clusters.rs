@@ -26,21 +26,33 @@ fn form(world: &World, application: usize) -> (String, Option<String>) {
 
 #[test]
 fn waves_have_whole_clusters_and_are_kept_to_groups() {
+    for loading_waits in [false, true] {
+        play(loading_waits);
+    }
+}
+
+/// Two applications, one of them with clusters. `loading_waits`: SMs are made ready for waves when
+/// nothing runs.
+fn play(loading_waits: bool) {
     let mut world = world();
     let ((a, _), (b, of_b)) = (world.session(), world.session());
-    world.start(a, 0, LONG, 100_000);
+    world.device.loading_waits = loading_waits;
+    world.start(a, 0, LONG, if loading_waits { 500 } else { 100_000 });
     world.run_for(100);
     start(&mut world, b, 6_000, 3);
     world.run_for(300);
     assert_eq!(form(&world, 1).0, "ticket");
-    let own = world.partition(of_b);
-    assert_eq!(own.len(), 4);
-    assert!(world.device.kept_to.contains(&own), "{:?}", world.device.kept_to);
+    if !loading_waits {
+        let own = world.partition(of_b);
+        assert_eq!(own.len(), 4);
+        assert!(world.device.kept_to.contains(&own), "{:?}", world.device.kept_to);
+    }
     assert_eq!(world.synchronize(b), 0);
     assert_eq!(world.engine.application_reports()[1].ctas_completed, 6_000);
     let clusters = &world.device.clusters;
-    // Two groups hold five clusters of three each.
-    let is_whole = |&(ctas, cluster): &(u128, u128)| cluster == 3 && ctas % 3 == 0 && ctas <= 30;
+    // Two groups hold five clusters of three each. Alone, waves are larger.
+    let most = if loading_waits { u128::MAX } else { 30 };
+    let is_whole = |&(ctas, cluster): &(u128, u128)| cluster == 3 && ctas % 3 == 0 && ctas <= most;
     assert!(clusters.len() > 3 && clusters.iter().all(is_whole), "{clusters:?}");
     assert_eq!(world.synchronize(a), 0);
     world.finish();

@@ -239,8 +239,8 @@ impl Grid {
 /// Places of grid registers; those of clusters come behind them.
 pub(crate) const OF_GRID: usize = 6;
 
-/// Which of [`PLACES`] has a register's value: x, y, z of `%ctaid`, then of `%nctaid`, `%clusterid`,
-/// `%nclusterid`, `%cluster_ctaid` and `%cluster_nctaid`.
+/// Which of [`PLACES`] has a register's value: x, y, z of `%ctaid`, then of `%nctaid`,
+/// `%clusterid`, `%nclusterid`, `%cluster_ctaid` and `%cluster_nctaid`.
 pub(crate) const fn place(special: Special, part: Part) -> Option<usize> {
     let first = match special {
         Special::Ctaid => 0,
