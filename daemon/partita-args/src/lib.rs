@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 /// Examples for options that have neither a default nor an example in their help.
-const EXAMPLES: [&str; 5] = ["10", "1", "0.5", "100", "1000"];
+const EXAMPLES: [&str; 6] = ["10", "1", "0.5", "100", "1000", "1000000"];
 
 /// Reads this process's command line. Wrong usage ends the process.
 #[must_use]
