@@ -116,7 +116,7 @@ fn wrong_arguments_are_refused_with_what_would_be_right() {
         (&["--spec", "nonesuch"], "cd-search-24"),
         (&["latency", "--requests", "0"], "1..=1000"),
         (&["latency", "--load", "1.5"], "from 0.05 to 0.95"),
-        (&["latency", "--load", "x"], "no number"),
+        (&["latency", "--load", "x"], "give a part of 1"),
         (&["latency", "--spec", "nonesuch"], "cd-search-24"),
         (&["--apps", "3", "latency"], "cannot be used with"),
     ] {
