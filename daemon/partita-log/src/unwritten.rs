@@ -66,7 +66,7 @@ mod tests {
     use super::*;
     use std::sync::{Arc, Mutex};
 
-    /// A file that takes so many bytes.
+    /// A file with room for `room` bytes.
     #[derive(Clone, Default)]
     struct Disk {
         bytes: Arc<Mutex<Vec<u8>>>,

@@ -276,7 +276,7 @@ impl Owner {
         }
     }
 
-    /// Lets the idle GPU's clock go on with the host's, or so many times slower.
+    /// Lets the idle GPU's clock go on with the host's, or slower by the factor of `idle=`.
     fn catch_up(&mut self) {
         let nanos = |since: Duration| u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
         let now = match self.settings.idle {

@@ -9,7 +9,7 @@
 
 use super::Launches;
 use super::confinement::{Readiness, whole_groups};
-use super::spec::{AsWritten, Barrier, Form, Pending, Place, Run, Spec};
+use super::spec::{Form, Pending, Place, Run, Spec};
 use crate::KernelForm;
 use crate::handover::{Handover, Targets};
 use crate::turn::Turn;
@@ -36,10 +36,10 @@ pub(super) fn pools(device: &dyn Device) -> &[SmSet] {
     }
 }
 
-/// Clusters of so many CTAs that fit, where each SM has room for `room` CTAs.
-pub(super) fn clusters(pools: &[SmSet], ctas: u64, room: impl Fn(SmId) -> u64) -> u64 {
-    let in_pool = |pool: &SmSet| pool.iter().map(&room).sum::<u64>() / ctas.max(1);
-    pools.iter().map(in_pool).sum()
+/// How many clusters of `ctas` CTAs fit on some SMs, where each has room for `room` CTAs.
+pub(super) fn clusters(pools: &[SmSet], ctas: u64, sms: &SmSet, room: impl Fn(SmId) -> u64) -> u64 {
+    let in_pool = |pool: &SmSet| pool.intersection(sms).iter().map(&room).sum::<u64>();
+    pools.iter().map(|pool| in_pool(pool) / ctas.max(1)).sum()
 }
 
 impl Spec {
@@ -62,31 +62,42 @@ impl Pending {
 
     /// Has the launch run alone, as it was written.
     pub(crate) fn set_alone(&mut self, reason: String) {
-        if let Some(fallback) = self.spec.kernel.form.fallback() {
-            self.form = Form::Original(AsWritten {
-                entry: fallback.entry.clone(),
-                reason: Some(reason),
-                barrier: Barrier::None,
-                abort: fallback.abort,
-                keeps_to: None,
-            });
+        self.set_original(Some(reason), None);
+    }
+}
+
+impl Handover {
+    /// Whether SMs hold a cluster of a launch, where nothing else runs.
+    pub(crate) fn holds_cluster(&self, device: &dyn Device, spec: &Spec, sms: &SmSet) -> bool {
+        let each = u64::from(self.ledger().occupancy(spec.cta));
+        clusters(pools(device), spec.claimed_together().into(), sms, |_| each) > 0
+    }
+
+    /// The fewest whole groups of SMs of an application that hold a cluster of one of its launches;
+    /// none where no such groups hold one. SMs that an administrator gave others do not count.
+    fn sms_for_cluster(&self, device: &dyn Device, id: ApplicationId, spec: &Spec) -> SmSet {
+        let own = self.granted(id).intersection(&self.unpinned_sms());
+        let mut best: Option<SmSet> = None;
+        for pool in pools(device) {
+            let mut kept = SmSet::EMPTY;
+            let inside = pool.intersection(&own);
+            let groups = device.sm_groups().iter().filter(|g| g.difference(&inside).is_empty());
+            for group in groups {
+                if self.holds_cluster(device, spec, &kept) {
+                    break;
+                }
+                kept = kept.union(group);
+            }
+            let is_better = best.is_none_or(|best| kept.len() < best.len());
+            if is_better && self.holds_cluster(device, spec, &kept) {
+                best = Some(kept);
+            }
         }
+        best.unwrap_or(SmSet::EMPTY)
     }
 }
 
 impl Launches {
-    /// Whether SMs hold a cluster of a launch, where nothing else runs.
-    pub(crate) fn holds_cluster(
-        &self,
-        device: &dyn Device,
-        handover: &Handover,
-        (spec, sms): (&Spec, &SmSet),
-    ) -> bool {
-        let each = u64::from(handover.ledger().occupancy(spec.cta));
-        let room = |sm| if sms.contains(sm) { each } else { 0 };
-        clusters(pools(device), spec.claimed_together().into(), room) > 0
-    }
-
     /// Whether the tickets of a launch can claim whole clusters on its application's SMs.
     pub(crate) fn fit_clusters(
         &mut self,
@@ -102,8 +113,8 @@ impl Launches {
         let all = handover.ledger().sms();
         let spec = &pending.spec;
         let ctas = spec.claimed_together();
-        if !self.holds_cluster(turn.device, handover, (spec, &own)) {
-            let is_coming = self.holds_cluster(turn.device, handover, (spec, &target));
+        if !handover.holds_cluster(turn.device, spec, &own) {
+            let is_coming = handover.holds_cluster(turn.device, spec, &target);
             return match is_coming || target.is_empty() {
                 true => Fit::Later,
                 false => Fit::Never(format!(
@@ -112,11 +123,8 @@ impl Launches {
                 )),
             };
         }
-        let room = |sm| match own.contains(sm) {
-            true => u64::from(handover.ledger().room(sm, place.lane(), spec.cta)),
-            false => 0,
-        };
-        if clusters(pools(turn.device), ctas.into(), room) == 0 {
+        let room = |sm| u64::from(handover.ledger().room(sm, place.lane(), spec.cta));
+        if clusters(pools(turn.device), ctas.into(), &own, room) == 0 {
             return Fit::Later;
         }
         if own == all || self.kept_to(turn, handover, place.application, place.stream).is_some() {
@@ -160,10 +168,10 @@ impl Launches {
                 continue;
             }
             let next = targets.sms.get(&id).copied().unwrap_or(SmSet::EMPTY);
-            if self.holds_cluster(device, handover, (spec, &next)) {
+            if handover.holds_cluster(device, spec, &next) {
                 continue;
             }
-            let kept = self.sms_for_cluster(device, handover, (id, spec));
+            let kept = handover.sms_for_cluster(device, id, spec);
             for (other, sms) in &mut targets.sms {
                 if *other != id {
                     *sms = sms.difference(&kept);
@@ -171,34 +179,6 @@ impl Launches {
             }
             targets.sms.insert(id, next.union(&kept));
         }
-    }
-
-    /// The fewest whole groups of SMs of an application that hold a cluster of one of its launches.
-    fn sms_for_cluster(
-        &self,
-        device: &dyn Device,
-        handover: &Handover,
-        (id, spec): (ApplicationId, &Spec),
-    ) -> SmSet {
-        let own = handover.granted(id);
-        let mut best: Option<SmSet> = None;
-        for pool in pools(device) {
-            let mut kept = SmSet::EMPTY;
-            let inside = pool.intersection(&own);
-            let groups = device.sm_groups().iter().filter(|g| g.difference(&inside).is_empty());
-            for group in groups {
-                if self.holds_cluster(device, handover, (spec, &kept)) {
-                    break;
-                }
-                kept = kept.union(group);
-            }
-            let is_better = best.is_none_or(|best| kept.len() < best.len());
-            if is_better && self.holds_cluster(device, handover, (spec, &kept)) {
-                best = Some(kept);
-            }
-        }
-        // Before a border moved, its SMs held one.
-        best.unwrap_or(own)
     }
 }
 
@@ -209,9 +189,10 @@ mod tests {
     #[test]
     fn clusters_lie_in_one_pool() {
         let pools = [SmSet::range(0, 4), SmSet::range(4, 6)];
-        assert_eq!(clusters(&pools, 4, |_| 1), 2);
-        assert_eq!(clusters(&pools, 8, |_| 1), 0, "none lies across two");
-        assert_eq!(clusters(&pools, 8, |_| 2), 2);
-        assert_eq!(clusters(&pools, 2, |sm| u64::from(sm.0 >= 3)), 3);
+        let all = SmSet::range(0, 10);
+        assert_eq!(clusters(&pools, 4, &all, |_| 1), 2);
+        assert_eq!(clusters(&pools, 8, &all, |_| 1), 0, "none lies across two");
+        assert_eq!(clusters(&pools, 8, &all, |_| 2), 2);
+        assert_eq!(clusters(&pools, 2, &SmSet::range(3, 7), |_| 1), 3);
     }
 }

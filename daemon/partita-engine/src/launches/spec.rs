@@ -218,13 +218,18 @@ impl Pending {
 
     /// Has the launch run on these SMs as it was written, where the original stands beside it.
     pub(crate) fn set_as_written(&mut self, sms: SmSet) {
+        self.set_original(None, Some(sms));
+    }
+
+    /// Has the launch run as its original beside the form, for this reason.
+    pub(super) fn set_original(&mut self, reason: Option<String>, keeps_to: Option<SmSet>) {
         if let Some(fallback) = self.spec.kernel.form.fallback() {
             self.form = Form::Original(AsWritten {
                 entry: fallback.entry.clone(),
-                reason: None,
+                reason,
                 barrier: Barrier::None,
                 abort: fallback.abort,
-                keeps_to: Some(sms),
+                keeps_to,
             });
         }
     }

@@ -106,8 +106,8 @@ impl Launches {
         let free = match together {
             1 => own.iter().map(|sm| u64::from(missing(sm))).sum(),
             ctas => {
-                let room = |sm| if own.contains(sm) { u64::from(missing(sm)) } else { 0 };
-                clusters(pools(turn.device), ctas, room) * ctas
+                let room = |sm| u64::from(missing(sm));
+                clusters(pools(turn.device), ctas, &own, room) * ctas
             }
         };
         if free == 0 || turn.now() < ticket.next_wave {

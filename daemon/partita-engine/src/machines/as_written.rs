@@ -62,10 +62,7 @@ impl Machines {
             true => Some(self.handover.ledger().sms()),
             false => self.kept_beside_others(turn, place),
         };
-        let holds = |sms: &SmSet| {
-            let spec = &pending.spec;
-            self.launches.holds_cluster(turn.device, &self.handover, (spec, sms))
-        };
+        let holds = |sms: &SmSet| self.handover.holds_cluster(turn.device, &pending.spec, sms);
         let sms = sms.filter(|sms| !pending.claims_clusters() || holds(sms));
         let on = sms.unwrap_or_else(|| self.handover.ledger().sms());
         let places = self.places(on, pending.spec.cta);

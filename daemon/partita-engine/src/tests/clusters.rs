@@ -1,7 +1,7 @@
 //! Tickets that claim whole clusters: where they start, and the SMs that are left to them.
 
 use super::world::{CLUSTER_TICKET, LONG, World};
-use crate::{Action, Request};
+use crate::{Action, CloseReason, Request};
 use partita_model::{CudaResult, Dim3, SessionId, SmSet};
 
 /// A device of eight SMs in groups of two; a group holds 16 CTAs.
@@ -11,7 +11,7 @@ fn world() -> World {
     world
 }
 
-/// Launches so many CTAs in clusters.
+/// Launches `ctas` CTAs in clusters of `cluster`.
 fn start(world: &mut World, session: SessionId, ctas: u32, cluster: u32) {
     let mut launch = World::launch(0, CLUSTER_TICKET, ctas);
     launch.cluster = Dim3::linear(cluster);
@@ -104,5 +104,22 @@ fn a_running_launch_keeps_the_sms_for_one_cluster() {
     for other in others {
         assert_eq!(world.synchronize(other), 0);
     }
+    world.finish();
+}
+
+#[test]
+fn what_an_administrator_gives_others_is_not_kept() {
+    let mut world = world();
+    let ((a, _), (b, of_b)) = (world.session(), world.session());
+    start(&mut world, a, 60_000, 12);
+    world.run_for(200);
+    world.start(b, 0, LONG, 10_000);
+    // One SM is left, which holds eight CTAs.
+    world.set_plan(&[(of_b, "0-6")]).unwrap();
+    world.run_for(3_000);
+    assert_eq!(world.partition(of_b), SmSet::range(0, 7));
+    assert_eq!(world.synchronize(b), 0);
+    world.close(b, CloseReason::Goodbye);
+    assert_eq!(world.synchronize(a), 0);
     world.finish();
 }

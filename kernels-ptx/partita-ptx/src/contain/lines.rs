@@ -76,7 +76,7 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// The check of the distance: each line must begin at a multiple of so many bytes.
+    /// The check of the distance: each line must begin at a multiple of `align` bytes.
     pub(super) fn distance(&self, align: u32) -> Option<Check> {
         let of = (align * 8 / self.bits).max(1);
         match self.stride {
