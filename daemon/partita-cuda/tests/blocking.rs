@@ -4,7 +4,8 @@ mod fake;
 
 use fake::{Fake, WINDOW, module_of};
 use partita_device::{
-    Activity, AddressRange, Aliasing, Device, HostMemory, HostSpan, Phase, Textures, Work,
+    Activity, AddressRange, Aliasing, Device, DeviceError, HostMemory, HostSpan, Phase, Textures,
+    Work,
 };
 use partita_model::texture::{
     ArrayKind, ArrayShape, ChannelType, Sampler, TexelFormat, TexelSource, TextureSpec,
@@ -57,6 +58,10 @@ fn every_call_returns_while_a_worker_is_stalled() {
     world.device.alias(home, elsewhere).unwrap();
     world.device.protect(elsewhere.start, MemoryAccess::ReadWrite).unwrap();
     world.device.free(elsewhere.start).unwrap();
+    // The ended mapping must go first.
+    let again = world.device.allocate(WINDOW, elsewhere);
+    assert_eq!(again, Err(DeviceError::Busy));
+    assert_eq!(world.device.alias(home, elsewhere), Err(DeviceError::Busy));
     world.device.free(home).unwrap();
     let format = TexelFormat::new(ChannelType::F32, 1).unwrap();
     let shape = ArrayShape::new(ArrayKind::Plane, format, [64, 64, 1], 1).unwrap();
@@ -89,6 +94,7 @@ fn every_call_returns_while_a_worker_is_stalled() {
     world.finish(&[stalled]);
     // What was put off comes when nothing runs.
     while world.poll() != Activity::Idle {}
+    world.device.allocate(WINDOW, elsewhere).unwrap();
     // A window's addresses are in three parts, which are one for a moment when it is made; other
     // threads may be in between.
     let done = |world: &fake::World<'_>| {

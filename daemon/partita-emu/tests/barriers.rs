@@ -188,3 +188,29 @@ fn a_barrier_serves_again_and_the_exited_are_not_awaited() {
                 st.global.u32 [%x1], %r3;";
     check(body, |thread| if thread < 96 { 95 - thread } else { 0 });
 }
+
+/// Barriers without a count at which threads could wait for each other: `contain` makes loops of
+/// them.
+#[test]
+fn several_barriers_without_a_count_await_whoever_has_not_exited() {
+    // Rounds on two barriers in turns.
+    let body = "mov.u32 %r4, 0;\nst.shared.u32 [%mine], %t;\n$round:\nbar.sync 0;\nadd.u32 %r1, \
+        %t, 1;\n\
+                and.b32 %r1, %r1, 127;\nmov.u32 %r2, words;\nmad.lo.u32 %r2, %r1, 4, \
+                %r2;\nld.shared.u32 %r3, [%r2];\n\
+                bar.sync 1;\nst.shared.u32 [%mine], %r3;\nadd.u32 %r4, %r4, 1;\nsetp.lt.u32 %p1, \
+                %r4, 10;\n\
+                @%p1 bra $round;\nst.global.u32 [%x1], %r3;";
+    check(body, |thread| (thread + 10) % THREADS);
+    // A warp and half of another one leave at once, or when the others wait.
+    for late in ["", "LATE"] {
+        let body = format!(
+            "setp.ge.u32 %p1, %t, 80;\n@!%p1 bra $stay;\n{}exit;\n$stay:\nst.shared.u32 [%mine], \
+             %t;\nbar.sync 0;\nsub.u32 %r1, 79, %t;\nmov.u32 %r2, words;\nmad.lo.u32 %r2, %r1, 4, \
+             %r2;\nld.shared.u32 %r3, [%r2];\nbar.sync 1;\nst.shared.u32 [%mine], %r3;\nbar.sync \
+             0;\nld.shared.u32 %r3, [%r2];\nst.global.u32 [%x1], %r3;",
+            late
+        );
+        check(&body, |thread| if thread < 80 { thread } else { 0 });
+    }
+}

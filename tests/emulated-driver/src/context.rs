@@ -7,10 +7,7 @@
 
 use crate::driver::Driver;
 use crate::status::Status;
-use std::sync::{MutexGuard, PoisonError, TryLockError};
-
-/// Looks at a lock that other calls may hold for a moment.
-const MOMENT: u32 = 100;
+use std::sync::{PoisonError, RwLockWriteGuard, TryLockError};
 
 /// How a call meets the context's lock.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,40 +45,37 @@ impl Driver {
         &self,
         name: &'static str,
         mode: Mode,
-    ) -> Result<Option<MutexGuard<'_, ()>>, Status> {
+    ) -> Result<Option<RwLockWriteGuard<'_, ()>>, Status> {
         crate::waits::enter(name);
         let habits = self.settings.habits;
-        let lock = || {
-            // Calls that pass hold it for a moment, which is no wait for grids.
-            for _ in 0..MOMENT {
-                match self.lock.try_lock() {
-                    Ok(guard) => return guard,
-                    Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
-                    Err(TryLockError::WouldBlock) => std::thread::yield_now(),
-                }
-            }
-            self.waits(true, "another call has the context's lock");
-            self.lock.lock().unwrap_or_else(PoisonError::into_inner)
-        };
         if matches!(mode, Mode::Drains | Mode::Frees) {
             self.tell_of_grids();
         }
         match mode {
             Mode::Drains if habits.context_lock => {
-                let guard = lock();
+                let guard = self.lock.write().unwrap_or_else(PoisonError::into_inner);
                 self.drain_streams()?;
                 Ok(Some(guard))
             }
             Mode::Beside => Ok(None),
             Mode::Passes | Mode::Drains | Mode::Frees => {
                 if habits.context_lock {
-                    drop(lock());
+                    self.pass();
                 }
                 if mode == Mode::Frees && habits.unmap_waits {
                     self.drain()?;
                 }
                 Ok(None)
             }
+        }
+    }
+
+    /// Waits for the calls that keep the lock. Calls that pass do not hold up one another: their
+    /// threads may lose the processor at any point, and that is no wait for grids.
+    fn pass(&self) {
+        if let Err(TryLockError::WouldBlock) = self.lock.try_read() {
+            self.waits(true, "another call has the context's lock");
+            drop(self.lock.read());
         }
     }
 

@@ -13,7 +13,7 @@ use crate::streams::StreamCell;
 use partita_model::DeviceFacts;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
 /// The handle of the only context.
 pub const CONTEXT: u64 = 0x0c0e;
@@ -26,8 +26,8 @@ pub struct Driver {
     pub gpu: Gpu,
     /// What never changes of the GPU.
     pub facts: DeviceFacts,
-    /// The context's lock ([`crate::context`]).
-    pub lock: Mutex<()>,
+    /// The context's lock ([`crate::context`]): calls that keep it write, calls that pass read.
+    pub lock: RwLock<()>,
     /// Everything that has a handle or an address.
     tables: Mutex<Tables>,
     /// Page-locked memory of callers that kernels reach.
@@ -78,7 +78,7 @@ impl Driver {
             settings,
             gpu,
             facts,
-            lock: Mutex::default(),
+            lock: RwLock::default(),
             tables: Mutex::default(),
             mapped,
             fault,

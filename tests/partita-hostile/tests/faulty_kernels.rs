@@ -9,7 +9,7 @@
 //! session while no kernel fails in it. It is killed where a kernel never ends. A daemon serves
 //! until a seed fails.
 //!
-//! A run plays [`USUAL`] seeds. `PARTITA_FAULTY_KERNELS=0-9999` plays these, and
+//! A run plays [`USUAL`] seeds. `PARTITA_FAULTY_KERNELS=0-9999` plays these, `7,100-199` those, and
 //! `PARTITA_FAULTY_KERNELS_ONLY='global, beyond'` only that fault.
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
@@ -31,8 +31,8 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// Seeds of a usual run.
-const USUAL: &str = "0-19";
+/// Seeds of a usual run: the first ones, and some that once reached the context.
+const USUAL: &str = "0-19,281,397,441";
 const SWITCHES: &str = "timing=off,cuda=13050,sticky-faults=on";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 /// Another user than the daemon's, who may run no kernel without a fence.
@@ -299,7 +299,10 @@ fn play(
 #[test]
 fn nothing_that_a_kernel_does_reaches_the_context() {
     let asked = std::env::var("PARTITA_FAULTY_KERNELS").unwrap_or_else(|_| USUAL.into());
-    let (first, last) = asked.split_once('-').unwrap_or((&asked, &asked));
+    let seeds = asked.split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<u64>().unwrap()..=last.parse().unwrap()
+    });
     if !geteuid().is_root() {
         println!("skipped: only root can be two users, of whom one has no right");
         return;
@@ -310,7 +313,7 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
     let mut outcomes: BTreeMap<(Vec<&str>, String), u64> = BTreeMap::new();
     let mut wrong = Vec::new();
     let begun = Instant::now();
-    for seed in first.parse::<u64>().unwrap()..=last.parse().unwrap() {
+    for seed in seeds {
         let Faulty { faults, ptx, ctas, threads, dynamic_shared, .. } = of_seed(seed);
         match play(&daemon, &mut player, &mut healthy, seed) {
             Ok(outcome) => *outcomes.entry((faults, outcome)).or_default() += 1,

@@ -5,6 +5,7 @@ use crate::arrays::Texels;
 use crate::driver::{Failure, Place};
 use crate::green::{MOST_CONTEXTS, STREAMS};
 use crate::traffic::Traffic;
+use crate::windows::Becomes;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event, Guards,
     Horizon, HostMapping, HostSpan, MachineCode, Phase, Relocation, TensorMaps, Textures,
@@ -362,7 +363,7 @@ impl Relocation for CudaDevice {
 impl Aliasing for CudaDevice {
     fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError> {
         let window = self.windows.room_for_alias(home, range)?;
-        self.make_room(window, range)?;
+        self.make_room(window, (range, Becomes::Alias))?;
         if let Some(moved) = self.windows.make_own(home, &self.zeros)? {
             let (start, bytes) = moved.rest;
             let filled = self

@@ -23,7 +23,7 @@ use crate::self_test::{Habits, inquiry};
 use crate::signals::{CopySignals, MappedSignals, Signals};
 use crate::streams::{Ended, Rest, Streams};
 use crate::traffic::Traffic;
-use crate::windows::Windows;
+use crate::windows::{Becomes, Windows};
 use crate::zeros::Zeros;
 use crate::{OpenError, calibration};
 use output::Printing;
@@ -80,7 +80,7 @@ pub struct CudaDevice {
     printing: BTreeMap<ModuleId, Printing>,
     guards: Guards,
     /// Ranges for which scratch memory makes room in the next phase.
-    wanted: Vec<(WindowId, AddressRange)>,
+    wanted: Vec<(WindowId, (AddressRange, Becomes))>,
     /// How kernels reach memory that is mapped in this process.
     host_access: HostAccess,
     /// Windows whose host memory is not page-locked, and why. None of their kernels may run.
@@ -224,7 +224,7 @@ impl CudaDevice {
         range: AddressRange,
         place: Place,
     ) -> Result<(), DeviceError> {
-        self.make_room(window, range)?;
+        self.make_room(window, (range, Becomes::Memory))?;
         let pieces = self.windows.allocate(window, range, place, &self.zeros)?;
         self.signals.outdate(range.start.0, range.bytes);
         let zeroed = self.zero(pieces.clone(), place);
@@ -234,23 +234,23 @@ impl CudaDevice {
         zeroed
     }
 
-    /// Makes room for an allocation where scratch memory is in the way. Unmapping it waits for
-    /// grids: where some are on the device, it happens in a phase.
+    /// Makes room where something mapped is in the way. Unmapping it waits for grids: where some
+    /// are on the device, it happens in a phase.
     pub(super) fn make_room(
         &mut self,
         window: WindowId,
-        range: AddressRange,
+        range: (AddressRange, Becomes),
     ) -> Result<(), DeviceError> {
         if self.windows.is_free(window, range) {
             return Ok(());
         }
         if !self.habits.waits {
-            return self.windows.clear(window, range);
+            return self.windows.clear(window, range, &self.zeros);
         }
         // Zeroing may be a kernel, too.
         let zeroed = self.zeros.barrier().map(|(_, mark)| mark);
         if self.streams.device_is_idle() && zeroed.is_none() {
-            return self.windows.clear(window, range);
+            return self.windows.clear(window, range, &self.zeros);
         }
         self.wanted.push((window, range));
         self.loader.ask_for_phase(zeroed);

@@ -60,10 +60,11 @@ impl CudaDevice {
             return true;
         }
         self.phases.phase = Phase::Open;
-        // Nothing is on the device yet.
+        // Nothing is on the device yet. The poll tells of a failure.
+        let _ = self.zeros.tick();
         for (window, range) in std::mem::take(&mut self.wanted) {
-            if let Err(error) = self.windows.clear(window, range) {
-                tracing::warn!(%error, "scratch memory stays where memory is wanted");
+            if let Err(error) = self.windows.clear(window, range, &self.zeros) {
+                tracing::warn!(%error, "mappings stay where memory is wanted");
             }
         }
         events.push(Event::Reopened);

@@ -7,7 +7,7 @@
 //! Mappings that have ended stay until other memory needs their addresses, memory is short or the
 //! window goes, as all pieces do.
 
-use super::{Addresses, Piece, Remains, Window, Windows};
+use super::{Addresses, Becomes, Piece, Remains, Window, Windows};
 use crate::driver::{Failure, Physical, Place};
 use crate::zeros::Zeros;
 use partita_device::{AddressRange, DeviceError};
@@ -141,7 +141,8 @@ impl Windows {
     ) -> Result<u64, DeviceError> {
         let id = self.room_for_alias(home, range)?;
         let (start, end) = (range.start.0, range.end());
-        let window = self.make_way(id, [start, end], zeros, |_| true)?;
+        let replaces = |piece: &Piece| Becomes::Alias.replaces(piece);
+        let window = self.make_way(id, [start, end], zeros, replaces)?;
         let Some(own) = window.own.get(&home.0) else {
             return Err(DeviceError::BadRange { address: home, bytes: range.bytes });
         };

@@ -2,11 +2,13 @@
 //!
 //! A kernel may go past its memory, and an address without memory would end the GPU's context. Such
 //! addresses therefore map the scratch memory behind the margins, from the window's first launch
-//! on. Where memory is allocated later, scratch mappings make room, which may wait for grids
-//! ([`Windows::is_free`]); the rest of their addresses is filled again at the next launch.
+//! on. Where memory is allocated later, scratch mappings make room, and so do mappings of other
+//! memory that have ended. That may wait for grids ([`Windows::is_free`]). The rest of their
+//! addresses is filled again at the next launch.
 
-use super::{SCRATCH_BYTES, Window, Windows};
+use super::{Piece, SCRATCH_BYTES, Window, Windows};
 use crate::driver::{Context, Failure, Physical, Place};
+use crate::zeros::Zeros;
 use partita_device::{AddressRange, DeviceError};
 use partita_model::WindowId;
 
@@ -34,6 +36,22 @@ pub(super) fn map(
     Ok(())
 }
 
+/// What a range of addresses is to become.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Becomes {
+    /// An allocation, which uses pieces of the window's memory that are there.
+    Memory,
+    /// Another address of an allocation's own memory.
+    Alias,
+}
+
+impl Becomes {
+    /// Whether an unused piece must go.
+    pub(super) fn replaces(self, piece: &Piece) -> bool {
+        self == Becomes::Alias || piece.alias.is_some()
+    }
+}
+
 impl Windows {
     /// Gives every address of a window memory, before a kernel runs there.
     pub(crate) fn fill(&mut self, id: WindowId) {
@@ -56,16 +74,27 @@ impl Windows {
         }
     }
 
-    /// Whether a range may be allocated: no scratch memory is in the way.
-    pub(crate) fn is_free(&self, id: WindowId, range: AddressRange) -> bool {
+    /// Whether nothing that must be unmapped first is in the way of a range.
+    pub(crate) fn is_free(&self, id: WindowId, (range, becomes): (AddressRange, Becomes)) -> bool {
         let (first, last) = self.pages(range);
-        let window = self.windows.get(&id);
-        window.is_none_or(|window| window.filler_over(first, last).is_empty())
+        self.windows.get(&id).is_none_or(|window| {
+            let mut pieces = window.pieces_over(first, last).map(|(_, piece)| piece);
+            let has_pieces = pieces.any(|piece| piece.users == 0 && becomes.replaces(piece));
+            window.filler_over(first, last).is_empty() && !has_pieces
+        })
     }
 
-    /// Unmaps the scratch memory in a range. The driver may wait for all grids.
-    pub(crate) fn clear(&mut self, id: WindowId, range: AddressRange) -> Result<(), DeviceError> {
+    /// Unmaps what is in the way of a range. The driver may wait for all grids.
+    pub(crate) fn clear(
+        &mut self,
+        id: WindowId,
+        (range, becomes): (AddressRange, Becomes),
+        zeros: &Zeros,
+    ) -> Result<(), DeviceError> {
         let (first, last) = self.pages(range);
+        if self.knows(id) {
+            self.make_way(id, [first, last], zeros, |piece| becomes.replaces(piece))?;
+        }
         let context = &self.context;
         let Some(window) = self.windows.get_mut(&id) else { return Ok(()) };
         for (at, bytes) in window.filler_over(first, last) {

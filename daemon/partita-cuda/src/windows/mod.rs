@@ -33,6 +33,8 @@ mod cells;
 mod filler;
 mod pool;
 
+pub(crate) use filler::Becomes;
+
 /// A range of addresses: start and bytes.
 type Addresses = (u64, u64);
 
@@ -283,7 +285,7 @@ impl Windows {
         let start = DeviceAddress(start - start % alignment.max(256));
         let range = AddressRange { start, bytes };
         // Modules are loaded when nothing is on the device.
-        self.clear(id, range)?;
+        self.clear(id, (range, Becomes::Memory), zeros)?;
         let made = self.allocate(id, range, Place::Device, zeros).map_err(|error| match error {
             DeviceError::BadRange { .. } => out,
             other => other,
@@ -329,7 +331,8 @@ impl Windows {
         }
         // A used piece in the range belongs to a neighbour. An unused piece may map memory that
         // also has other addresses.
-        let window = self.make_way(id, [first, last], zeros, |piece| piece.alias.is_some())?;
+        let replaces = |piece: &Piece| Becomes::Memory.replaces(piece);
+        let window = self.make_way(id, [first, last], zeros, replaces)?;
         let gaps = window.gaps(first, last);
         let mut made = Vec::new();
         for (at, bytes) in gaps {

@@ -174,9 +174,10 @@ pub(super) fn inside(
 
 #[cfg(test)]
 mod tests {
+    /// Of a target whose bounds of shared memory do not ask for local memory.
     fn text(functions: &str, body: &str) -> String {
         let source = format!(
-            ".version 8.0\n.target sm_80\n.address_size 64\n{functions}\n.entry k(.param .u64 p) \
+            ".version 8.0\n.target sm_90\n.address_size 64\n{functions}\n.entry k(.param .u64 p) \
              {{\n{body}\nret;\n}}"
         );
         let out = super::super::contain(&crate::parse(&source).unwrap());

@@ -1,4 +1,4 @@
-//! Counted barriers by polling, because a thread at a barrier of the hardware reads no flag.
+//! Barriers by polling, because a thread at a barrier of the hardware reads no flag.
 //!
 //! A barrier that counts its threads (`bar.sync 1, 64`) is never passed where a thread leaves
 //! before it, or where the program's counts do not fit. The GPU then runs the CTA for ever. A word
@@ -7,14 +7,15 @@
 //! that wait read the word in a loop, in which [`mod@crate::cancel`] looks at the abort flag.
 //!
 //! A barrier without a count waits for the CTA's threads that have not exited. It opens when the
-//! others exit, so it stays the hardware's, as long as a kernel waits at one such barrier only.
+//! others exit, so it stays the hardware's where threads can wait at one such barrier only. Else it
+//! is polled, too: it opens when as many threads have come as a further word counts, from which
+//! each thread takes itself before it exits.
 //!
 //! # What stays the hardware's
 //!
-//! - Barriers without a count, and counted barriers that share a number with one.
-//! - Counted reductions, and barriers that threads of a warp reach apart (`barrier.sync`): which
-//!   threads come together is not known. Where such a barrier's number is in a register, nothing
-//!   changes.
+//! - Reductions, and barriers that threads of a warp reach apart (`barrier.sync`): which threads
+//!   come together is not known. The same holds of other barriers with their numbers. Where such a
+//!   barrier's number is in a register, nothing changes.
 //! - All barriers below `sm_70` and PTX 6.3, which has `nanosleep`.
 
 use std::collections::BTreeSet;
@@ -31,42 +32,38 @@ use crate::kernels::Calls;
 const WORDS: &str = "pw_barriers";
 /// Barriers of a CTA (PTX ISA, "bar, barrier").
 const BARRIERS: u64 = 16;
+/// Where the number of threads that have not exited stands among the words, in bytes.
+const LIVE: i32 = 64;
 /// What a word counts when its barrier opens.
 const OPENED: u64 = 1 << 16;
 /// All lanes of a warp.
 const ALL: Operand = Operand::Int(0xffff_ffff);
 
-/// What becomes of an instruction's barrier.
+/// What may become of an instruction's barrier.
 enum Kind {
     /// It has no barrier of the CTA.
     None,
-    /// The hardware's.
+    /// It stays the hardware's.
     Kept(Operand),
-    /// A counted one: its number and its threads.
-    Counted(Operand, Operand),
+    /// It may be polled: its number, and its threads if it counts them.
+    Sync(Operand, Option<Operand>),
 }
 
 fn kind(module: &Module, body: &Body, inst: &Inst) -> Kind {
     let form = module.form(inst);
-    let kept = match form.barrier_operands(body.operands(inst.operands)) {
-        [Some(number), Some(count)] => {
-            let is_aligned = form.op == Op::Bar || form.has(Mod::Aligned);
-            if is_aligned && !form.has(Mod::Red) {
-                return Kind::Counted(number, count);
-            }
-            number
-        }
-        [Some(number), None] => number,
+    let (number, count) = match form.barrier_operands(body.operands(inst.operands)) {
+        [Some(number), count] => (number, count),
         // Without a number it is barrier 0.
         [None, _] if matches!(form.op, Op::Bar | Op::Barrier) => {
             if form.has(Mod::Warp) || form.has(Mod::Cluster) {
                 return Kind::None;
             }
-            Operand::Int(0)
+            (Operand::Int(0), None)
         }
         [None, _] => return Kind::None,
     };
-    Kind::Kept(kept)
+    let is_aligned = form.op == Op::Bar || form.has(Mod::Aligned);
+    if is_aligned && !form.has(Mod::Red) { Kind::Sync(number, count) } else { Kind::Kept(number) }
 }
 
 fn number(operand: Operand) -> Option<u64> {
@@ -76,31 +73,67 @@ fn number(operand: Operand) -> Option<u64> {
     }
 }
 
-/// The numbers of the barriers that stay the hardware's. `None` where no barrier changes.
-fn kept(module: &Module) -> Option<BTreeSet<u64>> {
-    let (mut kept, mut counted) = (BTreeSet::new(), Vec::new());
-    for body in module.funcs.iter().filter_map(|func| func.body.as_ref()) {
-        for (_, inst) in body.insts() {
-            match kind(module, body, inst) {
-                Kind::None => {}
-                Kind::Kept(operand) => drop(kept.insert(number(operand)?)),
-                Kind::Counted(operand, _) => counted.push(operand),
-            }
-        }
-    }
-    let changes = |operand: &Operand| number(*operand).is_none_or(|number| !kept.contains(&number));
-    let is_new = module.sm()? >= 70 && module.version >= Version { major: 6, minor: 3 };
-    (is_new && counted.iter().any(changes)).then_some(kept)
+/// Which barriers are polled.
+struct Plan {
+    /// The numbers of barriers that stay the hardware's.
+    kept: BTreeSet<u64>,
+    /// Whether barriers without a count are polled.
+    wholes: bool,
 }
 
-/// Makes loops of counted barriers.
+impl Plan {
+    /// `None` where no barrier changes.
+    fn of(module: &Module) -> Option<Plan> {
+        let is_new = module.sm()? >= 70 && module.version >= Version { major: 6, minor: 3 };
+        let (mut kept, mut wholes, mut counted) = (BTreeSet::new(), Vec::new(), Vec::new());
+        for body in module.funcs.iter().filter_map(|func| func.body.as_ref()) {
+            for (_, inst) in body.insts() {
+                match kind(module, body, inst) {
+                    Kind::None => {}
+                    Kind::Kept(operand) => drop(kept.insert(number(operand)?)),
+                    Kind::Sync(operand, Some(_)) => counted.push(number(operand)),
+                    Kind::Sync(operand, None) => wholes.push(number(operand)),
+                }
+            }
+        }
+        let is_free = |number: &Option<u64>, kept: &BTreeSet<u64>| {
+            number.is_none_or(|number| !kept.contains(&number))
+        };
+        // Threads may wait for each other at two barriers, or at one that others count.
+        let is_met = |whole: &Option<u64>| {
+            let others = |numbers: &[Option<u64>]| numbers.contains(&None) || whole.is_none();
+            others(&counted)
+                || others(&wholes)
+                || counted.contains(whole)
+                || wholes.iter().any(|other| other != whole)
+        };
+        let polls_wholes = wholes.iter().any(|whole| is_free(whole, &kept) && is_met(whole));
+        if !polls_wholes {
+            kept.extend(wholes.into_iter().flatten());
+        }
+        let changes = polls_wholes || counted.iter().any(|number| is_free(number, &kept));
+        (is_new && changes).then_some(Plan { kept, wholes: polls_wholes })
+    }
+
+    /// The number and the count of a barrier that is polled.
+    fn polled(&self, module: &Module, body: &Body, inst: &Inst) -> Option<Barrier> {
+        let Kind::Sync(operand, count) = kind(module, body, inst) else { return None };
+        let is_kept = number(operand).is_some_and(|number| self.kept.contains(&number));
+        (!is_kept && (count.is_some() || self.wholes)).then_some((operand, count))
+    }
+}
+
+/// The number of a barrier, and its threads if it counts them.
+type Barrier = (Operand, Option<Operand>);
+
+/// Makes loops of barriers.
 pub(super) fn poll(module: &mut Module) {
-    let Some(kept) = kept(module) else { return };
+    let Some(plan) = Plan::of(module) else { return };
     let words = words(module);
     let mut polling = BTreeSet::new();
     for index in 0..module.funcs.len() {
         if let Some(mut body) = module.funcs[index].body.take() {
-            if (Poller { words, kept: &kept }).body(module, &mut body) {
+            if (Poller { words, plan: &plan }).body(module, &mut body) {
                 polling.insert(FuncId(u32::try_from(index).expect("fewer than source bytes")));
             }
             module.funcs[index].body = Some(body);
@@ -110,9 +143,22 @@ pub(super) fn poll(module: &mut Module) {
     let polls = |id: FuncId, calls: &mut Calls<'_>| !calls.reach(id).funcs.is_disjoint(&polling);
     let kernels = module.kernels().into_iter().map(|kernel| kernel.func);
     let kernels: Vec<FuncId> = kernels.filter(|&id| polls(id, &mut calls)).collect();
+    if plan.wholes {
+        let mut reached = BTreeSet::new();
+        for &kernel in &kernels {
+            reached.extend(calls.reach(kernel).funcs.iter().copied());
+        }
+        for id in reached {
+            let is_kernel = kernels.contains(&id);
+            if let Some(mut body) = module.funcs[id.0 as usize].body.take() {
+                count_exits(module, &mut body, is_kernel, words);
+                module.funcs[id.0 as usize].body = Some(body);
+            }
+        }
+    }
     for id in kernels {
         if let Some(mut body) = module.funcs[id.0 as usize].body.take() {
-            begin(module, &mut body, words);
+            begin(module, &mut body, words, plan.wholes);
             module.funcs[id.0 as usize].body = Some(body);
         }
     }
@@ -129,7 +175,7 @@ fn words(module: &mut Module) -> VarId {
         align: Some(16),
         vector: 1,
         ty: Type::B8,
-        dims: vec![Dim::Count(4 * BARRIERS)],
+        dims: vec![Dim::Count(4 * BARRIERS + 4)],
         pointer: None,
         attribute: None,
         init: None,
@@ -140,8 +186,39 @@ fn words(module: &mut Module) -> VarId {
     words
 }
 
-/// A kernel begins with words of zero: its first thread writes them, and all wait for it.
-fn begin(module: &mut Module, body: &mut Body, words: VarId) {
+/// A thread takes itself from the word of those that have not exited before it exits.
+fn count_exits(module: &mut Module, body: &mut Body, is_kernel: bool, words: VarId) {
+    let stmts = std::mem::take(&mut body.stmts);
+    let mut out = Vec::with_capacity(stmts.len() + 4);
+    let live = Operand::Mem(Base::Symbol(Symbol::Var(words)), LIVE);
+    let less = Operand::Int(0xffff_ffff);
+    for stmt in stmts {
+        if let Stmt::Inst(inst) = &stmt {
+            let op = module.form(inst).op;
+            if op == Op::Exit || (is_kernel && op == Op::Ret) {
+                emit(module, body, &mut out, "red.shared.add.u32", &[live, less]);
+                if let Some(own) = inst.guard {
+                    guard(&mut out, own, Pos::default());
+                }
+            }
+        }
+        out.push(stmt);
+    }
+    let is_last = |stmt: &&Stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Label(_));
+    let ends = |inst: &Inst| {
+        let op = module.form(inst).op;
+        inst.guard.is_none() && matches!(op, Op::Ret | Op::Exit | Op::Trap | Op::Bra | Op::Brx)
+    };
+    let falls_off = !matches!(out.iter().rfind(is_last), Some(Stmt::Inst(inst)) if ends(inst));
+    if is_kernel && falls_off {
+        emit(module, body, &mut out, "red.shared.add.u32", &[live, less]);
+    }
+    body.stmts = out;
+}
+
+/// A kernel begins with words of zero, and the number of its threads: its first thread writes them,
+/// and all wait for it.
+fn begin(module: &mut Module, body: &mut Body, words: VarId, counts: bool) {
     let mut out = Vec::with_capacity(body.stmts.len() + 16);
     let mut reg = |stem: &str, ty, out: &mut Vec<Stmt>| {
         let name = module.names.fresh(stem);
@@ -164,6 +241,17 @@ fn begin(module: &mut Module, body: &mut Body, words: VarId) {
         emit(module, body, &mut out, "st.shared.u32", &[to, part]);
         guard(&mut out, Guard { reg: first, negated: false }, Pos::default());
     }
+    if counts {
+        let size = |part| Operand::Special(Special::Ntid, part);
+        emit(module, body, &mut out, "mov.u32", &[tid, size(Part::X)]);
+        for other in [Part::Y, Part::Z] {
+            emit(module, body, &mut out, "mov.u32", &[part, size(other)]);
+            emit(module, body, &mut out, "mul.lo.u32", &[tid, tid, part]);
+        }
+        let live = Operand::Mem(Base::Symbol(Symbol::Var(words)), LIVE);
+        emit(module, body, &mut out, "st.shared.u32", &[live, tid]);
+        guard(&mut out, Guard { reg: first, negated: false }, Pos::default());
+    }
     emit(module, body, &mut out, "bar.sync", &[Operand::Int(0)]);
     out.append(&mut body.stmts);
     body.stmts = out;
@@ -178,13 +266,15 @@ fn guard(out: &mut [Stmt], guard: Guard, pos: Pos) {
 
 struct Poller<'a> {
     words: VarId,
-    kept: &'a BTreeSet<u64>,
+    plan: &'a Plan,
 }
 
 /// Registers of one body.
 struct Regs {
     cell: Operand,
     limit: Operand,
+    /// The threads that come with this one.
+    share: Operand,
     /// How often the barrier had opened when the thread came.
     opened: Operand,
     old: Operand,
@@ -202,26 +292,20 @@ impl Regs {
         };
         let cell = reg("%pw_cell", Type::B32);
         let mut word = |stem: &str| Operand::Reg(reg(stem, Type::B32));
-        let [limit, opened, old, new] =
-            ["%pw_limit", "%pw_opened", "%pw_old", "%pw_new"].map(&mut word);
+        let [limit, share, opened, old, new] =
+            ["%pw_limit", "%pw_share", "%pw_opened", "%pw_old", "%pw_new"].map(&mut word);
         let (is, leads) = (reg("%pw_is", Type::Pred), reg("%pw_leads", Type::Pred));
         let at = Base::Reg(cell);
-        Regs { cell: Operand::Reg(cell), limit, opened, old, new, is, leads, at }
+        Regs { cell: Operand::Reg(cell), limit, share, opened, old, new, is, leads, at }
     }
 }
 
 impl Poller<'_> {
     /// Whether a barrier of the body has changed.
     fn body(&self, module: &mut Module, body: &mut Body) -> bool {
-        let changes = |inst: &Inst| match kind(module, body, inst) {
-            Kind::Counted(operand, count) => match number(operand) {
-                Some(number) => (!self.kept.contains(&number)).then_some((operand, count)),
-                None => Some((operand, count)),
-            },
-            _ => None,
-        };
-        let sites = body.insts().filter_map(|(at, inst)| Some((at, changes(inst)?)));
-        let sites: Vec<(usize, (Operand, Operand))> = sites.collect();
+        let polled = |inst: &Inst| self.plan.polled(module, body, inst);
+        let sites = body.insts().filter_map(|(at, inst)| Some((at, polled(inst)?)));
+        let sites: Vec<(usize, Barrier)> = sites.collect();
         if sites.is_empty() {
             return false;
         }
@@ -246,7 +330,7 @@ impl Poller<'_> {
         module: &mut Module,
         body: &mut Body,
         regs: &Regs,
-        (inst, (operand, count)): (Inst, (Operand, Operand)),
+        (inst, (operand, count)): (Inst, Barrier),
         out: &mut Vec<Stmt>,
     ) {
         let past = label(module, body);
@@ -258,14 +342,19 @@ impl Poller<'_> {
             self.keep(module, body, regs, (inst, operand, past), out);
         }
         let words = Operand::Symbol(Symbol::Var(self.words), 0);
-        emit(module, body, out, "mov.u32", &[regs.limit, count]);
+        let live = Operand::Mem(Base::Symbol(Symbol::Var(self.words)), LIVE);
+        match count {
+            Some(count) => emit(module, body, out, "mov.u32", &[regs.limit, count]),
+            None => emit(module, body, out, "ld.volatile.shared.u32", &[regs.limit, live]),
+        }
         emit(module, body, out, "mov.u32", &[regs.cell, words]);
         emit(module, body, out, "mov.u32", &[regs.new, operand]);
         emit(module, body, out, "shl.b32", &[regs.new, regs.new, Operand::Int(2)]);
         emit(module, body, out, "add.u32", &[regs.cell, regs.cell, regs.new]);
-        come(module, body, regs, out);
+        come(module, body, regs, count.is_some(), out);
         if !module.form(&inst).has(Mod::Arrive) {
-            wait(module, body, regs, inst.pos, out);
+            let live = count.is_none().then_some(live);
+            wait(module, body, regs, (live, inst.pos), out);
         }
         out.push(Stmt::Label(past));
     }
@@ -279,7 +368,7 @@ impl Poller<'_> {
         (inst, operand, past): (Inst, Operand, LabelId),
         out: &mut Vec<Stmt>,
     ) {
-        for &number in self.kept {
+        for &number in &self.plan.kept {
             let other = label(module, body);
             let operands = [Operand::Reg(regs.is), operand, Operand::Int(number)];
             emit(module, body, out, "setp.ne.u32", &operands);
@@ -298,8 +387,14 @@ fn branch(module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>, to: LabelId
 
 /// One lane counts its warp. Every thread has read before how often the barrier had opened, and has
 /// made its stores visible.
-fn come(module: &mut Module, body: &mut Body, regs: &Regs, out: &mut Vec<Stmt>) {
-    let &Regs { limit, opened, old, new, at, .. } = regs;
+fn come(
+    module: &mut Module,
+    body: &mut Body,
+    regs: &Regs,
+    counts_warps: bool,
+    out: &mut Vec<Stmt>,
+) {
+    let &Regs { limit, share, opened, old, new, at, .. } = regs;
     let [is, leads] = [regs.is, regs.leads].map(Operand::Reg);
     let lane = Operand::Special(Special::Laneid, Part::Whole);
     let cell = Operand::Mem(at, 0);
@@ -308,6 +403,10 @@ fn come(module: &mut Module, body: &mut Body, regs: &Regs, out: &mut Vec<Stmt>) 
     emit(module, body, out, "mov.u32", &[old, lane]);
     emit(module, body, out, "setp.lt.u32", &[is, old, Operand::Int(32)]);
     emit(module, body, out, "vote.sync.ballot.b32", &[new, is, ALL]);
+    match counts_warps {
+        true => emit(module, body, out, "mov.u32", &[share, Operand::Int(32)]),
+        false => emit(module, body, out, "popc.b32", &[share, new]),
+    }
     emit(module, body, out, "bfind.u32", &[new, new]);
     emit(module, body, out, "setp.ne.u32", &[leads, old, new]);
     emit(module, body, out, "bar.warp.sync", &[ALL]);
@@ -317,13 +416,13 @@ fn come(module: &mut Module, body: &mut Body, regs: &Regs, out: &mut Vec<Stmt>) 
     guard(out, Guard { reg: regs.leads, negated: false }, Pos::default());
     out.push(Stmt::Label(again));
     emit(module, body, out, "ld.volatile.shared.u32", &[old, cell]);
-    emit(module, body, out, "add.u32", &[new, old, Operand::Int(32)]);
+    emit(module, body, out, "add.u32", &[new, old, share]);
     // The last one opens the barrier, and begins to count anew.
     let (count, clear) = (Operand::Int(OPENED - 1), Operand::Int(!(OPENED - 1) & 0xffff_ffff));
     let last = Guard { reg: regs.leads, negated: false };
     emit(module, body, out, "and.b32", &[new, new, count]);
     emit(module, body, out, "setp.ge.u32", &[leads, new, limit]);
-    emit(module, body, out, "add.u32", &[new, old, Operand::Int(32)]);
+    emit(module, body, out, "add.u32", &[new, old, share]);
     emit(module, body, out, "and.b32", &[new, old, clear]);
     guard(out, last, Pos::default());
     emit(module, body, out, "add.u32", &[new, new, Operand::Int(OPENED)]);
@@ -337,12 +436,21 @@ fn come(module: &mut Module, body: &mut Body, regs: &Regs, out: &mut Vec<Stmt>) 
 
 /// Waits until the barrier has opened once more. The loop has a place in the program's text, so it
 /// gets a look at the abort flag.
-fn wait(module: &mut Module, body: &mut Body, regs: &Regs, pos: Pos, out: &mut Vec<Stmt>) {
+fn wait(
+    module: &mut Module,
+    body: &mut Body,
+    regs: &Regs,
+    (live, pos): (Option<Operand>, Pos),
+    out: &mut Vec<Stmt>,
+) {
     let again = label(module, body);
     let waits = Guard { reg: regs.is, negated: false };
     let seen = [regs.old, Operand::Mem(regs.at, 0)];
     out.push(Stmt::Label(again));
     emit(module, body, out, "ld.volatile.shared.u32", &seen);
+    if let Some(live) = live {
+        open_for_the_rest(module, body, regs, live, out);
+    }
     emit(module, body, out, "shr.u32", &[regs.old, regs.old, Operand::Int(16)]);
     emit(module, body, out, "setp.eq.u32", &[Operand::Reg(regs.is), regs.old, regs.opened]);
     emit(module, body, out, "nanosleep.u32", &[Operand::Int(20)]);
@@ -351,4 +459,25 @@ fn wait(module: &mut Module, body: &mut Body, regs: &Regs, pos: Pos, out: &mut V
     guard(out, waits, pos);
     emit(module, body, out, "fence.acq_rel.cta", &[]);
     emit(module, body, out, "bar.warp.sync", &[ALL]);
+}
+
+/// The threads that have not come may have exited meanwhile: then one that waits opens the barrier.
+fn open_for_the_rest(
+    module: &mut Module,
+    body: &mut Body,
+    regs: &Regs,
+    live: Operand,
+    out: &mut Vec<Stmt>,
+) {
+    let &Regs { limit, share, old, new, at, .. } = regs;
+    let is_full = Operand::Reg(regs.leads);
+    let (count, clear) = (Operand::Int(OPENED - 1), Operand::Int(!(OPENED - 1) & 0xffff_ffff));
+    emit(module, body, out, "ld.volatile.shared.u32", &[limit, live]);
+    emit(module, body, out, "and.b32", &[new, old, count]);
+    emit(module, body, out, "setp.ge.u32", &[is_full, new, limit]);
+    emit(module, body, out, "and.b32", &[new, old, clear]);
+    emit(module, body, out, "add.u32", &[new, new, Operand::Int(OPENED)]);
+    let cell = Operand::Mem(at, 0);
+    emit(module, body, out, "atom.shared.cas.b32", &[share, cell, old, new]);
+    guard(out, Guard { reg: regs.leads, negated: false }, Pos::default());
 }

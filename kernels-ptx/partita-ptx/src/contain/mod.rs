@@ -28,6 +28,7 @@ mod arrays;
 mod barriers;
 mod lines;
 mod places;
+mod shared;
 mod stack;
 mod values;
 
@@ -48,6 +49,7 @@ use accesses::{Access, accesses, barrier, named};
 use arrays::Locals;
 use lines::Lines;
 use places::{Key, Places};
+use shared::Apart;
 use values::Values;
 
 /// How the labels of the pass's traps begin, and what each tells.
@@ -79,7 +81,11 @@ pub fn is_guarded(module: &Module, functions: impl IntoIterator<Item = FuncId>) 
 #[must_use]
 pub fn contain(module: &Module) -> Rewritten {
     let mut out = module.clone();
-    let mut state = State { shared_end: None, has_no_locals: arrays::are_none(module) };
+    let mut state = State {
+        shared_end: None,
+        has_no_locals: arrays::are_none(module),
+        apart: Apart::of(module),
+    };
     for index in 0..out.funcs.len() {
         if module.stop.is_asked() {
             break;
@@ -142,6 +148,8 @@ struct State {
     shared_end: Option<VarId>,
     /// Whether no pointer of the module may name local memory.
     has_no_locals: bool,
+    /// How generic addresses of shared memory are told.
+    apart: Apart,
 }
 
 impl State {
@@ -519,60 +527,6 @@ impl Emitter<'_> {
         }
         emit(module, body, out, "and.b32", &[low, from, Operand::Int(u64::from(bytes) - 1)]);
         emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
-    }
-
-    /// The address is not below the number of places at which the access fits.
-    fn shared(
-        &mut self,
-        module: &mut Module,
-        body: &mut Body,
-        (base, plus, bytes, is_generic): (Base, i32, u32, bool),
-        out: &mut Vec<Stmt>,
-    ) {
-        let Regs { low, end, far, wide, bad, some } = self.regs;
-        let [low, end, far, wide, bad, some] = [low, end, far, wide, bad, some].map(Operand::Reg);
-        let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
-        let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
-        emit(module, body, out, "mov.u32", &[end, variable]);
-        emit(module, body, out, "mov.u32", &[low, dynamic]);
-        emit(module, body, out, "add.s32", &[end, end, low]);
-        let last = Operand::Int(u64::from(bytes) - 1);
-        emit(module, body, out, "min.u32", &[low, end, last]);
-        emit(module, body, out, "sub.s32", &[end, end, low]);
-        let offset = Operand::Int(i64::from(plus).cast_unsigned());
-        let narrow = match base {
-            Base::Reg(reg) => body.reg(reg).ty.bits() == 32,
-            Base::Symbol(_) => true,
-        };
-        if narrow && !is_generic {
-            match base {
-                Base::Reg(reg) => {
-                    emit(module, body, out, "add.s32", &[low, Operand::Reg(reg), offset])
-                }
-                Base::Symbol(symbol) => {
-                    emit(module, body, out, "mov.u32", &[low, Operand::Symbol(symbol, 0)]);
-                    emit(module, body, out, "add.s32", &[low, low, offset]);
-                }
-            }
-            emit(module, body, out, "setp.ge.u32", &[bad, low, end]);
-            return;
-        }
-        let Base::Reg(reg) = base else { return };
-        if narrow {
-            emit(module, body, out, "cvt.u64.u32", &[far, Operand::Reg(reg)]);
-            emit(module, body, out, "add.s64", &[far, far, offset]);
-        } else {
-            emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
-        }
-        if is_generic {
-            emit(module, body, out, "isspacep.shared", &[some, far]);
-            emit(module, body, out, "cvta.to.shared.u64", &[far, far]);
-        }
-        emit(module, body, out, "cvt.u64.u32", &[wide, end]);
-        emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
-        if is_generic {
-            emit(module, body, out, "and.pred", &[bad, bad, some]);
-        }
     }
 
     /// The threads for which a barrier waits are not more than there are, in whole warps.

@@ -1,0 +1,146 @@
+//! Bounds of shared memory.
+//!
+//! A generic address may lie in the shared memory of another CTA: those of a cluster are neighbours
+//! in the generic address space, and a kernel without clusters reaches none of them. The window of
+//! all CTAs is `shared::cluster`, which PTX names from `sm_90` on. Older text asks whether the
+//! address lies nowhere else.
+
+use super::{Emitter, Regs};
+use crate::carry::emit;
+use crate::ir::{
+    Base, Body, Mod, Module, Op, Operand, Part, Space, Special, Stmt, Symbol, Version,
+};
+
+/// How a generic address of shared memory is told from others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Apart {
+    /// It lies in the CTA's own shared memory. Addresses of other CTAs pass: the module may have
+    /// right ones.
+    Own,
+    /// It lies in the shared memory of any CTA.
+    Any,
+    /// It lies neither in global nor in local memory, and there is no third.
+    Else,
+}
+
+impl Apart {
+    pub(super) fn of(module: &Module) -> Apart {
+        let bodies = module.funcs.iter().filter_map(|func| func.body.as_ref());
+        let forms = bodies.flat_map(|body| body.insts()).map(|(_, inst)| module.form(inst));
+        let (mut others, mut thirds) = (false, false);
+        for form in forms {
+            others |= matches!(form.op, Op::Mapa | Op::Getctarank) || form.has(Mod::Cluster);
+            others |= form.mods.contains(&Mod::Space(Space::SharedCluster));
+            thirds |= form.op == Op::Cvta
+                && form.space().is_some_and(|space| space.is_param() || space == Space::Const);
+        }
+        let is_new = module.sm().is_some_and(|sm| sm >= 90);
+        match others {
+            true => Apart::Own,
+            false if is_new && module.version >= (Version { major: 7, minor: 8 }) => Apart::Any,
+            false if thirds => Apart::Own,
+            false => Apart::Else,
+        }
+    }
+
+    /// Sets a predicate where the address may be one of shared memory; changes another one.
+    fn tell(
+        self,
+        module: &mut Module,
+        body: &mut Body,
+        (some, other, far): (Operand, Operand, Operand),
+        out: &mut Vec<Stmt>,
+    ) {
+        match self {
+            Apart::Own => emit(module, body, out, "isspacep.shared", &[some, far]),
+            Apart::Any => emit(module, body, out, "isspacep.shared::cluster", &[some, far]),
+            Apart::Else => {
+                emit(module, body, out, "isspacep.global", &[some, far]);
+                emit(module, body, out, "isspacep.local", &[other, far]);
+                emit(module, body, out, "or.pred", &[some, some, other]);
+                emit(module, body, out, "not.pred", &[some, some]);
+            }
+        }
+    }
+}
+
+impl Emitter<'_> {
+    /// The address is not below the number of places at which the access fits.
+    pub(super) fn shared(
+        &mut self,
+        module: &mut Module,
+        body: &mut Body,
+        (base, plus, bytes, is_generic): (Base, i32, u32, bool),
+        out: &mut Vec<Stmt>,
+    ) {
+        let Regs { low, end, far, wide, bad, some } = self.regs;
+        let [low, end, far, wide, bad, some] = [low, end, far, wide, bad, some].map(Operand::Reg);
+        let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
+        let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
+        emit(module, body, out, "mov.u32", &[end, variable]);
+        emit(module, body, out, "mov.u32", &[low, dynamic]);
+        emit(module, body, out, "add.s32", &[end, end, low]);
+        let last = Operand::Int(u64::from(bytes) - 1);
+        emit(module, body, out, "min.u32", &[low, end, last]);
+        emit(module, body, out, "sub.s32", &[end, end, low]);
+        let offset = Operand::Int(i64::from(plus).cast_unsigned());
+        let narrow = match base {
+            Base::Reg(reg) => body.reg(reg).ty.bits() == 32,
+            Base::Symbol(_) => true,
+        };
+        if narrow && !is_generic {
+            match base {
+                Base::Reg(reg) => {
+                    emit(module, body, out, "add.s32", &[low, Operand::Reg(reg), offset])
+                }
+                Base::Symbol(symbol) => {
+                    emit(module, body, out, "mov.u32", &[low, Operand::Symbol(symbol, 0)]);
+                    emit(module, body, out, "add.s32", &[low, low, offset]);
+                }
+            }
+            emit(module, body, out, "setp.ge.u32", &[bad, low, end]);
+            return;
+        }
+        let Base::Reg(reg) = base else { return };
+        if narrow {
+            emit(module, body, out, "cvt.u64.u32", &[far, Operand::Reg(reg)]);
+            emit(module, body, out, "add.s64", &[far, far, offset]);
+        } else {
+            emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
+        }
+        if is_generic {
+            self.state.apart.tell(module, body, (some, bad, far), out);
+            emit(module, body, out, "cvta.to.shared.u64", &[far, far]);
+        }
+        emit(module, body, out, "cvt.u64.u32", &[wide, end]);
+        emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
+        if is_generic {
+            emit(module, body, out, "and.pred", &[bad, bad, some]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Apart;
+
+    fn of(head: &str, body: &str) -> Apart {
+        let source = format!(
+            ".version {head}\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
+             .reg .b64 %d<3>; .reg .b32 %r; ld.param.u64 %d1, [p]; {body}\nret;\n}}"
+        );
+        Apart::of(&crate::parse(&source).unwrap())
+    }
+
+    #[test]
+    fn addresses_of_other_ctas_pass_only_where_the_module_may_have_right_ones() {
+        let load = "ld.u32 %r, [%d1];";
+        assert_eq!(of("8.0\n.target sm_90", load), Apart::Any);
+        assert_eq!(of("8.0\n.target sm_80", load), Apart::Else);
+        assert_eq!(of("7.7\n.target sm_80", load), Apart::Else);
+        let mapped = format!("mapa.u64 %d2, %d1, 1; {load}");
+        assert_eq!(of("8.0\n.target sm_90", &mapped), Apart::Own);
+        let parameter = format!("cvta.param.u64 %d2, p; {load}");
+        assert_eq!(of("7.7\n.target sm_80", &parameter), Apart::Own);
+    }
+}
