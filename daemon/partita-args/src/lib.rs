@@ -1,18 +1,21 @@
 //! Reads the command lines of Partita's programs, with errors that say which form is wanted.
 //!
-//! clap passes on what the standard library says of a number that it cannot read (`invalid digit
-//! found in string`), which names neither a form nor an example. [`parse`] replaces these messages
-//! for every option of a program. Options whose parsers have messages of their own keep them.
+//! clap passes on what the standard library says of a number or an address that it cannot read
+//! (`invalid digit found in string`), which names neither a form nor an example. [`parse`] replaces
+//! these messages for every option of a program. Options whose parsers have messages of their own
+//! keep them.
 
 use clap::builder::ValueParser;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{Arg, ArgMatches, Command, Error, Parser};
 use std::error::Error as _;
 use std::ffi::OsString;
+use std::net::AddrParseError;
 use std::num::{IntErrorKind, ParseFloatError, ParseIntError};
 
 /// Examples for options that have neither a default nor an example in their help.
-const EXAMPLES: [&str; 6] = ["10", "1", "0.5", "100", "1000", "1000000"];
+const EXAMPLES: [&str; 8] =
+    ["10", "1", "0.5", "100", "1000", "1000000", "127.0.0.1:9835", "127.0.0.1"];
 
 /// Reads this process's command line. Wrong usage ends the process.
 #[must_use]
@@ -36,13 +39,22 @@ pub fn try_matches(mut command: Command, line: Vec<OsString>) -> Result<ArgMatch
     read.map_err(|error| explained(&mut command, &line, &error).unwrap_or(error))
 }
 
-/// The error with the wanted form, where the number is at fault.
+/// What the standard library could not read; `None` for other errors.
+fn wanted(source: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
+    let address = source.downcast_ref::<AddrParseError>().map(|error| {
+        let with_port = error.to_string().contains("socket");
+        if with_port { "an address and a port" } else { "an address" }
+    });
+    let whole = source.is::<ParseIntError>().then_some("a whole number");
+    let number = source.is::<ParseFloatError>().then_some("a number");
+    address.or(whole).or(number)
+}
+
+/// The error with the wanted form, where a number or an address is at fault.
 fn explained(command: &mut Command, line: &[OsString], error: &Error) -> Option<Error> {
     let source = error.source()?;
+    let kind = wanted(source)?;
     let whole = source.downcast_ref::<ParseIntError>().map(ParseIntError::kind);
-    if whole.is_none() && !source.is::<ParseFloatError>() {
-        return None;
-    }
     let text = |kind| match error.get(kind) {
         Some(ContextValue::String(text)) => Some(text.as_str()),
         _ => None,
@@ -50,7 +62,6 @@ fn explained(command: &mut Command, line: &[OsString], error: &Error) -> Option<
     let (shown, value) = (text(ContextKind::InvalidArg)?, text(ContextKind::InvalidValue)?);
     let command = meant(command, line);
     let arg = command.get_arguments().find(|arg| arg.to_string() == shown)?;
-    let kind = if whole.is_some() { "a whole number" } else { "a number" };
     let example = example(command, arg).map(|text| format!(", for example {text}"));
     let wanted = match whole {
         Some(IntErrorKind::PosOverflow) => "the number is too large".to_owned(),
@@ -97,8 +108,9 @@ fn is_taken(parser: &ValueParser, value: &str) -> bool {
     Command::new("any").arg(arg).try_get_matches_from(["any", "--", value]).is_ok()
 }
 
-/// Whether every option of a program, and of its subcommands, that takes a number names the form
-/// and an example where it gets none; the options for which that fails. For tests of programs.
+/// Whether every option of a program, and of its subcommands, that takes a number or an address
+/// names the form and an example where it gets none; the options for which that fails. For tests of
+/// programs.
 #[must_use]
 pub fn unexplained(command: &Command) -> Vec<String> {
     const WRONG: &str = "partita";
@@ -113,13 +125,11 @@ pub fn unexplained(command: &Command) -> Vec<String> {
         let alone = Command::new("any").arg(alone).try_get_matches_from(["any", WRONG]);
         let Err(error) = alone else { continue };
         let says = error.to_string();
-        let bare = ["invalid digit", "invalid float", "no number\n"];
+        let bare = ["invalid digit", "invalid float", "no number\n", "address syntax"];
         if !bare.iter().any(|text| says.contains(text)) {
             continue;
         }
-        let is_std = error
-            .source()
-            .is_some_and(|source| source.is::<ParseIntError>() || source.is::<ParseFloatError>());
+        let is_std = error.source().is_some_and(|source| wanted(source).is_some());
         if !is_std || example(&command, arg).is_none() {
             failures.push(format!("{} {arg}: {says}", command.get_name()));
         }
@@ -135,6 +145,10 @@ mod tests {
         let bound = Arg::new("bound").long("bound").value_name("MILLISECONDS");
         let until = Arg::new("until").long("until").value_parser(clap::value_parser!(u64));
         let part = Arg::new("part").long("part").value_parser(clap::value_parser!(f64));
+        let listen = Arg::new("listen").long("listen").value_name("ADDRESS:PORT");
+        let listen = listen.value_parser(clap::value_parser!(std::net::SocketAddr));
+        let host =
+            Arg::new("host").long("host").value_parser(clap::value_parser!(std::net::IpAddr));
         let count = Arg::new("count").value_name("N");
         let small = clap::value_parser!(u16).range(100..=200);
         Command::new("partita")
@@ -144,6 +158,7 @@ mod tests {
             )
             .subcommand(Command::new("release").after_help("e.g. --until 1800000000 x").arg(until))
             .subcommand(Command::new("run").arg(part).arg(count.value_parser(small)))
+            .subcommand(Command::new("serve").arg(listen).arg(host))
     }
 
     fn check(line: &[&str], expected: &str) {
@@ -176,6 +191,15 @@ mod tests {
             "'half' for '--part <part>': give a number, for example 10",
         );
         check(&["partita", "run", "1.5"], "'1.5' for '[N]': give a whole number, for example 100");
+        check(
+            &["partita", "serve", "--listen", "x"],
+            "'x' for '--listen <ADDRESS:PORT>': give an address and a port, for example \
+             127.0.0.1:9835",
+        );
+        check(
+            &["partita", "serve", "--host", "x"],
+            "'x' for '--host <host>': give an address, for example 127.0.0.1",
+        );
         // This one is clap's own, and good.
         check(&["partita", "run", "7"], "'7' for '[N]': 7 is not in 100..=200");
     }

@@ -8,14 +8,16 @@
 //! A seed decides which habits the driver has, and what hardware leaves open. A run tries two
 //! seeds, and `PARTITA_EMULATED_DRIVER_SEEDS=0-999` tries these.
 
+use partita_e2e::binaries;
 use partita_e2e::daemon::Daemon;
 use partita_e2e::gallery::NAMES;
 use partita_e2e::held::Held;
 use partita_e2e::toolchain::{self, Runtime};
 use partita_model::{SmSet, StatusReport};
 use rustix::process::{Signal, kill_process};
+use serde_json::Value;
 use std::path::PathBuf;
-use std::process::{Child, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// The emulated GPU's time is of no use here, and programs have PTX of CUDA 13.5. The driver tells
@@ -276,4 +278,22 @@ fn a_border_moves_and_a_killed_program_harms_nobody() {
     assert_eq!(failure(&first.release()), None);
     let status = daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
     assert_eq!(status.gpu.memory_used_bytes, 0, "everything was given back");
+}
+
+#[test]
+fn launches_of_one_client_are_measured() {
+    let library = binaries::binary("libpartita_emulated_driver.so");
+    let mut command = Command::new(binaries::binary("partita"));
+    command.args(["bench", "wire", "--device", "cuda", "--quick", "--json"]);
+    command.env("PARTITA_LIBCUDA", &library).env("PARTITA_LIBNVIDIA_ML", &library);
+    command.env("PARTITA_EMULATED_DRIVER", switches(SWITCHES));
+    let output = command.output().expect("partita can be started");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
+    let report: Value = serde_json::from_slice(&output.stdout).expect("it is JSON");
+    let rate = report["metrics"].as_array().expect("it has figures").iter().find_map(|metric| {
+        let is_rate = metric["name"].as_str()?.starts_with("launches of one client");
+        is_rate.then(|| metric["value"].as_f64())?
+    });
+    assert!(rate.expect("the rate is there") > 0.0, "{report}");
 }
