@@ -32,7 +32,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Seeds of a usual run: the first ones, and some that once reached the context.
-const USUAL: &str = "0-19,281,397,441";
+const USUAL: &str = "0-19,281,397,441,792";
 const SWITCHES: &str = "timing=off,cuda=13050,sticky-faults=on";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 /// Another user than the daemon's, who may run no kernel without a fence.
@@ -43,6 +43,8 @@ const ENDLESS: Duration = Duration::from_millis(1500);
 const HANG: Duration = Duration::from_secs(60);
 /// Names the sockets to the process that launches kernels.
 const SOCKETS: &str = "PARTITA_FAULTY_SOCKETS";
+/// Lines of the daemon's log that are printed of a seed that fails.
+const LAST_LINES: usize = 8;
 const ONLY: &str = "PARTITA_FAULTY_KERNELS_ONLY";
 /// Outcomes without an error of the program's.
 const GOOD: &str = "no error";
@@ -322,6 +324,8 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
                 let told = log.lines().rfind(|line| line.contains("context ends"));
                 let told = told.unwrap_or_default();
                 println!("seed {seed} ({}): {error}; {told}", faults.join(" and "));
+                let lines: Vec<&str> = log.lines().collect();
+                println!("{}", lines[lines.len().saturating_sub(LAST_LINES)..].join("\n"));
                 println!(
                     "{ctas} CTAs of {threads} threads, with {dynamic_shared} bytes of dynamic \
                      shared memory:\n{ptx}"

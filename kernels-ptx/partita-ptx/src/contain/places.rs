@@ -2,9 +2,9 @@
 //!
 //! A check of a register that is defined once, outside of every loop, decides for every access that
 //! depends on it. It stands as early as it can without ending a launch that would not have come to
-//! the access: at the beginning of the first block from which every way comes to it. Calls, and
-//! ways that leave or trap, are no ways to it. An access that is not reached for sure has a check
-//! of its own, unless one stands before it on every way.
+//! the access: at the beginning of the first block from which every way comes to it. Calls,
+//! loops without a way out, and ways that leave or trap are no ways to it. An access that is not
+//! reached for sure has a check of its own, unless one stands before it on every way.
 
 use std::collections::BTreeMap;
 
@@ -176,6 +176,7 @@ impl Sets {
                 }
             }
         }
+        let ends = ends(cfg);
         let mut ahead = vec![all; count];
         let mut ahead_of_definition = vec![0_u64; count];
         let mut changed = true;
@@ -183,7 +184,7 @@ impl Sets {
             changed = false;
             for (index, block) in cfg.blocks.iter().enumerate().rev() {
                 let ways = block.succs.iter();
-                let behind = match block.succs.is_empty() {
+                let behind = match block.succs.is_empty() || !ends[index] {
                     true => 0,
                     false => {
                         ways.fold(all, |all, succ| all & ahead.get(succ.index()).unwrap_or(&0))
@@ -218,6 +219,25 @@ impl Sets {
     }
 }
 
+/// For each block, whether a way from there ends.
+fn ends(cfg: &Cfg) -> Vec<bool> {
+    let count = cfg.blocks.len();
+    let leaves = |index: &usize| {
+        let succs = &cfg.blocks[*index].succs;
+        succs.is_empty() || succs.iter().any(|succ| succ.index() >= count)
+    };
+    let mut open: Vec<usize> = (0..count).filter(leaves).collect();
+    let mut ends: Vec<bool> = (0..count).map(|index| leaves(&index)).collect();
+    while let Some(index) = open.pop() {
+        for pred in cfg.preds[index].iter().map(|pred| pred.index()) {
+            if !std::mem::replace(&mut ends[pred], true) {
+                open.push(pred);
+            }
+        }
+    }
+    ends
+}
+
 /// Removes checks of alignment that a wider one implies.
 fn drop_implied(checks: &mut Vec<Check>) {
     let all = checks.clone();
@@ -228,4 +248,20 @@ fn drop_implied(checks: &mut Vec<Check>) {
                 if of == reg && more > bytes && (wider ^ plus) & (bytes - 1) == 0)
         })
     });
+}
+
+#[cfg(test)]
+mod tests {
+    /// Whatever stands behind an endless loop is never reached.
+    #[test]
+    fn no_check_stands_before_an_endless_loop_for_what_is_behind_it() {
+        let source = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u64 p)\n{\n\
+                      .reg .b32 %r; .reg .b64 %d<3>;\nld.param.u64 %d1, [p];\nmov.u32 %r, \
+                      0;\n$EVER: add.u32 %r, %r, 1;\nbra.uni $EVER;\nadd.s64 %d2, %d1, 2;\n\
+                      st.global.u32 [%d2], %r;\nret;\n}";
+        let out = super::super::contain(&crate::parse(source).unwrap());
+        let text = crate::print(&out.module);
+        let (before, behind) = text.split_once("$EVER:").unwrap();
+        assert!(!before.contains("and.b32") && behind.contains("and.b32"), "{text}");
+    }
 }
