@@ -20,7 +20,7 @@ use faulty::{BYTES, Faulty};
 use partita_client::{Launch, LoadedModule, Session, StreamHandle, image};
 use partita_e2e::daemon::Daemon;
 use partita_model::{DeviceAddress, Dim3};
-use rustix::process::{Uid, geteuid};
+use rustix::process::{Pid, Signal, Uid, geteuid, kill_process};
 use rustix::thread::set_thread_res_uid;
 use std::collections::BTreeMap;
 use std::fs::Permissions;
@@ -28,6 +28,8 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
@@ -38,7 +40,7 @@ const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 /// Another user than the daemon's, who may run no kernel without a fence.
 const STRANGER: u32 = 65_534;
 /// A kernel that runs for longer never ends: its process is killed.
-const ENDLESS: Duration = Duration::from_millis(1500);
+const ENDLESS: Duration = Duration::from_secs(3);
 /// Whatever takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
 /// Names the sockets to the process that launches kernels.
@@ -220,7 +222,10 @@ fn of_seed(seed: u64) -> Faulty {
 struct Player {
     child: Child,
     seeds: ChildStdin,
-    lines: Receiver<String>,
+    /// How kernels have ended.
+    ends: Receiver<String>,
+    /// Whether it was killed because a kernel did not end.
+    is_killed: Arc<AtomicBool>,
 }
 
 impl Player {
@@ -232,32 +237,46 @@ impl Player {
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
-        let (said, lines) = channel();
+        let (said, ends) = channel();
+        let is_killed = Arc::new(AtomicBool::new(false));
         let stdout = BufReader::new(child.stdout.take().unwrap());
+        let (pid, killed) = (Pid::from_child(&child), Arc::clone(&is_killed));
         std::thread::spawn(move || {
-            stdout.lines().map_while(Result::ok).for_each(|line| drop(said.send(line)));
+            let count = Arc::new(AtomicU32::new(0));
+            for line in stdout.lines().map_while(Result::ok) {
+                if line == LAUNCHED {
+                    // A healthy launch may take long beside it, so another thread looks.
+                    let (count, killed) = (Arc::clone(&count), Arc::clone(&killed));
+                    let before = count.load(Ordering::Acquire);
+                    std::thread::spawn(move || {
+                        std::thread::sleep(ENDLESS);
+                        if count.load(Ordering::Acquire) == before {
+                            killed.store(true, Ordering::Release);
+                            let _ = kill_process(pid, Signal::KILL);
+                        }
+                    });
+                } else if let Some(text) = line.strip_prefix(ENDED) {
+                    count.fetch_add(1, Ordering::AcqRel);
+                    let _ = said.send(text.to_owned());
+                }
+            }
         });
-        Player { seeds: child.stdin.take().unwrap(), child, lines }
+        Player { seeds: child.stdin.take().unwrap(), child, ends, is_killed }
     }
 
     /// What becomes of a seed's kernel, in words, beside healthy rounds.
     fn outcome(&mut self, seed: u64, healthy: &mut Healthy) -> Result<String, String> {
         writeln!(self.seeds, "{seed}").map_err(|_| "the process has ended".to_owned())?;
-        let mut launched = None;
         loop {
             healthy.round()?;
-            for line in self.lines.try_iter() {
-                if line == LAUNCHED {
-                    launched = Some(Instant::now());
-                } else if let Some(text) = line.strip_prefix(ENDED) {
-                    return Ok(text.to_owned());
-                }
+            if let Ok(end) = self.ends.try_recv() {
+                return Ok(end);
             }
             if let Some(status) = self.child.try_wait().unwrap() {
-                return Err(format!("the process of the faulty kernel ends: {status}"));
-            }
-            if launched.is_some_and(|launched: Instant| launched.elapsed() > ENDLESS) {
-                return Ok(KILLED.to_owned());
+                return match self.is_killed.load(Ordering::Acquire) {
+                    true => Ok(KILLED.to_owned()),
+                    false => Err(format!("the process of the faulty kernel ends: {status}")),
+                };
             }
         }
     }
