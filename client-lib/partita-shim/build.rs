@@ -31,7 +31,10 @@ const REASONS: [(&str, &str); 11] = [
     ),
     ("graphics", "Partita shares the GPU for computing, without graphics"),
     ("tools", "debuggers, checkpoints and logs of the driver are not Partita's"),
-    ("processes", "memory and semaphores are shared with no other process or device"),
+    (
+        "processes",
+        "pools, external memory and semaphores are shared with no other process or device",
+    ),
     ("devices", "it takes several GPUs that reach each other"),
     ("contexts", "Partita decides which SMs a program has, so programs cannot part the GPU"),
     ("sparse", "arrays are whole: none is sparse, planar or mapped by pages"),

@@ -4,16 +4,19 @@
 //! an event has happened when its slot shows at least the number of its latest record. An event
 //! without a record counts as happened, as in CUDA (CUDA Driver API, `cuEventQuery`).
 //!
+//! Of an event that processes share, the daemon alone knows the latest record: a query is a call.
+//! So is a record: another process that then learns of it by any way finds it recorded.
+//!
 //! Simulated device time stands still until the program calls. There the query of an event that has
 //! not happened is a call, so that a polling program lets time pass.
 
 use crate::inbox::lock;
 use crate::session::Session;
 use partita_model::Timekeeping;
-use partita_model::request::{EventHandle, Request, Sequence, StreamHandle};
+use partita_model::request::{EventHandle, Request, Secret, Sequence, StreamHandle};
 use partita_wire::{CallError, EventSlot, code};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
 #[derive(Debug)]
@@ -23,6 +26,8 @@ struct Event {
     recorded: AtomicU64,
     /// The stream of that record.
     stream: AtomicU64,
+    /// Other processes may record it, too. Then the daemon alone knows the latest record.
+    is_shared: AtomicBool,
 }
 
 /// The session's events.
@@ -54,15 +59,38 @@ impl Events {
         let handle = EventHandle(table.last_handle);
         table.live.insert(
             handle,
-            Arc::new(Event { slot, recorded: AtomicU64::new(0), stream: AtomicU64::new(0) }),
+            Arc::new(Event {
+                slot,
+                recorded: AtomicU64::new(0),
+                stream: AtomicU64::new(0),
+                is_shared: AtomicBool::new(false),
+            }),
         );
         Some((handle, slot))
+    }
+
+    fn remove(&self, event: EventHandle, slot: u32) {
+        let mut table = lock(&self.table);
+        if table.live.remove(&event).is_some() {
+            table.free_slots.push(slot);
+        }
     }
 
     fn get(&self, event: EventHandle) -> Result<Arc<Event>, CallError> {
         let found = lock(&self.table).live.get(&event).cloned();
         found.ok_or_else(|| CallError::new(code::INVALID_HANDLE, format!("{event} does not exist")))
     }
+}
+
+impl Event {
+    fn is_shared(&self) -> bool {
+        self.is_shared.load(Ordering::Acquire)
+    }
+}
+
+fn all_in_use(slots: u64) -> CallError {
+    let text = format!("all {slots} events of the session are in use: destroy some");
+    CallError::new(code::OUT_OF_MEMORY, text)
 }
 
 impl Session {
@@ -72,10 +100,7 @@ impl Session {
     /// `OUT_OF_MEMORY` where the session has as many events as slots; the session's own errors.
     pub fn create_event(&self) -> Result<EventHandle, CallError> {
         let slots = self.inbox().shared().layout().event_slots();
-        let (event, slot) = self.events().create(slots).ok_or_else(|| {
-            let text = format!("all {slots} events of the session are in use: destroy some");
-            CallError::new(code::OUT_OF_MEMORY, text)
-        })?;
+        let (event, slot) = self.events().create(slots).ok_or_else(|| all_in_use(slots))?;
         self.submit(&Request::<&[u8]>::EventCreate { event, slot })?;
         Ok(event)
     }
@@ -87,10 +112,7 @@ impl Session {
     pub fn destroy_event(&self, event: EventHandle) -> Result<(), CallError> {
         let found = self.events().get(event)?;
         self.submit(&Request::<&[u8]>::EventDestroy { event })?;
-        let mut table = lock(&self.events().table);
-        if table.live.remove(&event).is_some() {
-            table.free_slots.push(found.slot);
-        }
+        self.events().remove(event, found.slot);
         Ok(())
     }
 
@@ -100,6 +122,9 @@ impl Session {
     /// `INVALID_HANDLE`; the session's own errors.
     pub fn record_event(&self, event: EventHandle, stream: StreamHandle) -> Result<(), CallError> {
         let found = self.events().get(event)?;
+        if found.is_shared() {
+            return self.call_done(&Request::EventRecord { event, stream });
+        }
         let sequence = self.submit(&Request::<&[u8]>::EventRecord { event, stream })?;
         found.stream.store(stream.0, Ordering::Relaxed);
         found.recorded.fetch_max(sequence.0, Ordering::Release);
@@ -123,6 +148,13 @@ impl Session {
     pub fn query_event(&self, event: EventHandle) -> Result<bool, CallError> {
         self.check()?;
         let found = self.events().get(event)?;
+        if found.is_shared() {
+            return match self.call_done(&Request::EventQuery { event }) {
+                Ok(()) => Ok(true),
+                Err(error) if error.code == code::NOT_READY => Ok(false),
+                Err(error) => Err(error),
+            };
+        }
         if self.happened(&found).is_some() {
             return Ok(true);
         }
@@ -146,6 +178,10 @@ impl Session {
     pub fn synchronize_event(&self, event: EventHandle) -> Result<(), CallError> {
         self.check()?;
         let found = self.events().get(event)?;
+        if found.is_shared() {
+            self.call_done(&Request::EventSynchronize { event })?;
+            return self.check();
+        }
         if self.happened(&found).is_some() {
             return Ok(());
         }
@@ -177,6 +213,39 @@ impl Session {
         };
         let (start, end) = (time(start)?, time(end)?);
         Ok(end.wrapping_sub(start).cast_signed())
+    }
+
+    /// `cuIpcGetEventHandle`: what another process shows to open the event.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, `NOT_SUPPORTED` by an older daemon; the session's own errors.
+    pub fn export_event(&self, event: EventHandle) -> Result<Secret, CallError> {
+        self.require_processes()?;
+        let found = self.events().get(event)?;
+        let secret = self.call_secret(&Request::ExportEvent { event })?;
+        found.is_shared.store(true, Ordering::Release);
+        Ok(secret)
+    }
+
+    /// `cuIpcOpenEventHandle`: an event of another process.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` where the secret opens nothing; `OUT_OF_MEMORY` where the session has as many
+    /// events as slots; `NOT_SUPPORTED` by an older daemon; the session's own errors.
+    pub fn open_event(&self, secret: Secret) -> Result<EventHandle, CallError> {
+        self.require_processes()?;
+        let slots = self.inbox().shared().layout().event_slots();
+        let (event, slot) = self.events().create(slots).ok_or_else(|| all_in_use(slots))?;
+        match self.call_done(&Request::OpenEvent { event, secret }) {
+            Ok(()) => {
+                self.events().get(event)?.is_shared.store(true, Ordering::Release);
+                Ok(event)
+            }
+            Err(error) => {
+                self.events().remove(event, slot);
+                Err(error)
+            }
+        }
     }
 
     fn happened(&self, event: &Event) -> Option<EventSlot> {

@@ -29,6 +29,7 @@ pub mod image;
 mod inbox;
 mod outside;
 mod patience;
+mod processes;
 mod session;
 mod staging;
 mod tensor_map;
@@ -41,7 +42,7 @@ pub use host::HostRange;
 pub use inbox::OutputSink;
 pub use partita_model::Console;
 pub use partita_model::ParamLayout;
-pub use partita_model::request::{EventHandle, Launch, ModuleHandle, StreamHandle};
+pub use partita_model::request::{EventHandle, Launch, ModuleHandle, Secret, StreamHandle};
 pub use partita_wire::{
     CallError, GpuOffer, KernelReply, MAX_GPUS, ModuleReply, VariableReply, Window, code,
 };

@@ -37,7 +37,14 @@ macro_rules! plain_data {
     )* };
 }
 plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_char
-    [u8; 16] [u8; 128] [u64; 2] [u64; 4]);
+    [u8; 16] [u8; 64] [u8; 128] [u64; 2] [u64; 4]);
+
+/// 64 bytes that C passes by value: `CUipcMemHandle`, `CUipcEventHandle`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct Bytes64(pub [u8; 64]);
+
+impl Argument for Bytes64 {}
 
 /// An output; must not be null.
 #[repr(transparent)]

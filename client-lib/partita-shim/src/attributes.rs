@@ -63,7 +63,7 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
         106 => number(facts.ctas_per_sm),
         111 => bytes(facts.shared_reserved),
-        115 => 1,        // MEMORY_POOLS_SUPPORTED
+        115 | 125 => 1,  // MEMORY_POOLS_SUPPORTED, IPC_EVENT_SUPPORTED
         131 | 134 => -1, // NUMA_ID, HOST_NUMA_ID: no node
         _ => 0,
     }

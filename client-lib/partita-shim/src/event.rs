@@ -2,15 +2,16 @@
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
-use partita_client::{EventHandle, Session, StreamHandle};
+use partita_client::{EventHandle, Secret, Session, StreamHandle};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// `CU_EVENT_DISABLE_TIMING`.
 const DISABLE_TIMING: u32 = 2;
-/// `CU_EVENT_BLOCKING_SYNC`, `CU_EVENT_DISABLE_TIMING`: what `cuEventCreate` takes. Not
-/// `CU_EVENT_INTERPROCESS`.
-const KNOWN_FLAGS: u32 = 1 | DISABLE_TIMING;
+/// `CU_EVENT_INTERPROCESS`. Such an event has no time.
+const INTERPROCESS: u32 = 4;
+/// What `cuEventCreate` takes: these and `CU_EVENT_BLOCKING_SYNC`.
+const KNOWN_FLAGS: u32 = 1 | DISABLE_TIMING | INTERPROCESS;
 
 /// An event.
 pub struct Event {
@@ -18,6 +19,8 @@ pub struct Event {
     pub client: EventHandle,
     /// Whether the program asks for its time.
     pub has_time: bool,
+    /// Whether other processes may open it.
+    pub is_interprocess: bool,
     /// Whether it was last recorded in a stream that captured.
     pub captured: AtomicBool,
     /// Whether it was ever recorded elsewhere.
@@ -30,6 +33,7 @@ impl Event {
         Event {
             client,
             has_time,
+            is_interprocess: false,
             captured: AtomicBool::new(false),
             recorded: AtomicBool::new(false),
         }
@@ -60,15 +64,18 @@ impl Events {
 
     /// `cuEventCreate`.
     pub fn create(&self, session: &Session, flags: u32) -> CuResult<u64> {
-        if flags & !KNOWN_FLAGS != 0 {
-            return Err(if flags & 4 != 0 {
-                CuError::NOT_SUPPORTED
-            } else {
-                CuError::INVALID_VALUE
-            });
+        let has_time = flags & DISABLE_TIMING == 0;
+        let is_interprocess = flags & INTERPROCESS != 0;
+        if flags & !KNOWN_FLAGS != 0 || is_interprocess && has_time {
+            return Err(CuError::INVALID_VALUE);
         }
         let client = session.create_event()?;
-        self.table.insert(Event::new(client, flags & DISABLE_TIMING == 0))
+        self.table.insert(Event { is_interprocess, ..Event::new(client, has_time) })
+    }
+
+    /// `cuIpcOpenEventHandle`.
+    pub fn open(&self, session: &Session, secret: Secret) -> CuResult<u64> {
+        self.table.insert(Event::new(session.open_event(secret)?, false))
     }
 
     /// The event of a handle.

@@ -82,6 +82,8 @@ mod output;
 mod page_exchange;
 mod pointer_calls;
 mod proc_address;
+mod process_calls;
+mod processes;
 mod refused;
 mod runtime;
 mod storage;

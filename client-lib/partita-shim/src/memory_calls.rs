@@ -42,8 +42,7 @@ exports! {
     fn cuMemGetAddressRange_v2(base: OptionalOut<u64>, bytes: OptionalOut<usize>, address: u64) {
         runtime::current()?;
         let runtime = runtime::of_address(address)?;
-        let range = runtime.allocations.find(address).or_else(|| runtime.managed_range(address));
-        let range = range.or_else(|| runtime.vmm.find(address));
+        let range = runtime.managed_range(address).or_else(|| runtime.device_range(address));
         let range = range.ok_or(CuError::NOT_FOUND)?;
         base.set(range.start);
         bytes.set(usize::try_from(range.bytes).map_err(|_| CuError::UNKNOWN)?);

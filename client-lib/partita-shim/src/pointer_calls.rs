@@ -122,11 +122,8 @@ impl Subject {
             return None;
         }
         // Variables of modules are in the window without having been allocated.
-        let (start, bytes) = runtime
-            .allocations
-            .find(pointer)
-            .or_else(|| runtime.vmm.find(pointer))
-            .map_or((pointer, 0), |range| (range.start, range.bytes));
+        let (start, bytes) =
+            runtime.device_range(pointer).map_or((pointer, 0), |range| (range.start, range.bytes));
         Some(Subject { kind: 2, device, context, pointer, start, bytes, sides: Sides::Device })
     }
 

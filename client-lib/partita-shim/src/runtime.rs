@@ -30,6 +30,7 @@ use crate::log;
 use crate::managed::Managed;
 use crate::memory_pool::Pools;
 use crate::module::Modules;
+use crate::processes::OpenedMemory;
 use crate::storage::Storage;
 use crate::stream::{DefaultStream, Streams, is_default};
 use crate::texture::Textures;
@@ -72,6 +73,8 @@ pub struct Runtime {
     pub managed: Managed,
     /// Memory that is mapped into reserved addresses.
     pub vmm: Vmm,
+    /// Memory of other processes.
+    pub opened: OpenedMemory,
     /// Graphs.
     pub graphs: Graphs,
     /// Streams that capture.
@@ -99,6 +102,7 @@ impl Runtime {
             host: HostAllocations::new(),
             managed: Managed::new(),
             vmm: Vmm::new(device),
+            opened: OpenedMemory::new(),
             graphs: Graphs::new(device),
             captures: Captures::new(),
             host_calls: HostCalls::new(device),
@@ -127,6 +131,12 @@ impl Runtime {
             return None;
         }
         self.host.find_managed(address).or_else(|| self.modules.find_variable(address))
+    }
+
+    /// The device memory that an address is inside of, as one piece of the program's.
+    pub fn device_range(&self, address: u64) -> Option<Range> {
+        let own = self.allocations.find(address).or_else(|| self.vmm.find(address));
+        own.or_else(|| self.opened.find(address))
     }
 
     /// The target of a stream's work: the device, or a graph.
@@ -159,6 +169,7 @@ impl Runtime {
         self.allocations.clear(&self.session);
         self.host.clear_managed(&self.session);
         self.vmm.clear(&self.session);
+        self.opened.clear(&self.session);
     }
 }
 

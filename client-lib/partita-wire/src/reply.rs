@@ -2,8 +2,9 @@
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::{CallError, code};
+use partita_model::request::Secret;
 use partita_model::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
-use partita_model::{DeviceAddress, ParamLayout};
+use partita_model::{AddressRange, DeviceAddress, ParamLayout};
 
 /// The largest answer in bytes. An answer that is larger than a record takes several records.
 pub const MAX_REPLY: usize = 16 << 20;
@@ -30,6 +31,10 @@ pub enum Reply {
     Done,
     /// The address of the new memory or array.
     Address(DeviceAddress),
+    /// What another process shows to open memory or an event.
+    Secret(Secret),
+    /// The addresses of memory of another process.
+    Opened(AddressRange),
     /// Device memory as the session may use it.
     Memory {
         /// Bytes left.
@@ -109,6 +114,8 @@ const MEMORY: u32 = 2;
 const MODULE: u32 = 3;
 const TEXTURE: u32 = 4;
 const TENSOR_MAP: u32 = 5;
+const SECRET: u32 = 6;
+const OPENED: u32 = 7;
 
 /// Appends an outcome: the code, and then the reply or the error's text.
 pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
@@ -141,6 +148,15 @@ pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
         Reply::TensorMap(map) => {
             writer.u32(TENSOR_MAP);
             writer.bytes(&map[..]);
+        }
+        Reply::Secret(Secret(secret)) => {
+            writer.u32(SECRET);
+            writer.bytes(&secret.to_le_bytes());
+        }
+        Reply::Opened(AddressRange { start, bytes }) => {
+            writer.u32(OPENED);
+            writer.u64(start.0);
+            writer.u64(*bytes);
         }
         Reply::Module(module) => {
             writer.u32(MODULE);
@@ -205,6 +221,15 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
                 *byte = reader.u8("tensor map")?;
             }
             Reply::TensorMap(map)
+        }
+        SECRET => {
+            let low = reader.u64("secret")?;
+            let high = reader.u64("secret")?;
+            Reply::Secret(Secret(u128::from(high) << 64 | u128::from(low)))
+        }
+        OPENED => {
+            let start = DeviceAddress(reader.u64("address")?);
+            Reply::Opened(AddressRange { start, bytes: reader.u64("size")? })
         }
         other => {
             return Err(BytesError::Value { at, what: "kind of answer", value: u64::from(other) });
@@ -286,6 +311,8 @@ mod tests {
             Reply::Memory { free: 1, total: 2 },
             Reply::Module(module()),
             Reply::Texture(3),
+            Reply::Secret(Secret(u128::MAX / 3)),
+            Reply::Opened(AddressRange { start: DeviceAddress(5), bytes: u64::MAX }),
             Reply::TensorMap(Box::new(std::array::from_fn(|byte| byte.to_le_bytes()[0]))),
             Reply::Module(ModuleReply::default()),
         ];

@@ -1,8 +1,8 @@
 //! Every request survives the way, and every damaged record is refused with the right words.
 
 use partita_model::request::{
-    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
-    StreamKind,
+    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Secret, Sequence,
+    StreamHandle, StreamKind,
 };
 use partita_model::tensor_map::{TENSOR_MAP_BYTES, TensorMapSpec, TensorPart};
 use partita_model::texture::{
@@ -101,6 +101,13 @@ fn requests() -> Vec<Request> {
         Request::Unreserve { address: DeviceAddress(1 << 44) },
         Request::Map { home: to, range: range(from, 1 << 21) },
         Request::Unmap { address: DeviceAddress(3) },
+        Request::ExportMemory { address: to },
+        Request::OpenMemory { secret: Secret(u128::MAX - 1) },
+        Request::CloseMemory { address: from },
+        Request::ExportEvent { event },
+        Request::OpenEvent { event, secret: Secret(1 << 64) },
+        Request::EventQuery { event },
+        Request::EventSynchronize { event },
         access(MemoryAccess::None),
         access(MemoryAccess::Read),
         access(MemoryAccess::ReadWrite),

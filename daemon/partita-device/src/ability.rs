@@ -77,6 +77,36 @@ pub trait Aliasing {
     fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError>;
 }
 
+/// Lets a second window reach an allocation of the first, for processes that share memory.
+pub trait Lending {
+    /// The addresses that an allocation takes in another window.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] where nothing was allocated at `home`;
+    /// [`DeviceError::Unsupported`] for memory that no other window can reach.
+    fn lent_shape(&self, home: DeviceAddress) -> Result<LentShape, DeviceError>;
+
+    /// Maps the allocation at `home` at `to`, too. `to` lies in another window, and nothing is in
+    /// the addresses of [`Lending::lent_shape`]. Both addresses are equals from then on: each ends
+    /// by [`crate::Device::free`] or with its window, and the bytes end with the last of them.
+    ///
+    /// # Errors
+    /// As [`Lending::lent_shape`], and [`DeviceError::BadRange`] where the addresses are not free.
+    fn lend(&mut self, home: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError>;
+}
+
+/// Addresses around an allocation that another window reaches. A device that maps whole pages maps
+/// what shares the allocation's pages with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct LentShape {
+    /// Bytes before the allocation.
+    pub before: u64,
+    /// All bytes, those before and behind the allocation included.
+    pub bytes: u64,
+    /// The first of them lies at a multiple of this.
+    pub alignment: u64,
+}
+
 /// Lets kernels reach host memory.
 pub trait HostMapping {
     /// The most bytes of host memory that a window should have. A device that page-locks them takes

@@ -32,8 +32,8 @@ mod event;
 mod host_memory;
 
 pub use ability::{
-    Aliasing, Confining, Counting, Gating, HostMapping, MachineCode, Reading, Relocation,
-    ResidencyTrace, TensorMaps, Textures, TrafficSampling,
+    Aliasing, Confining, Counting, Gating, HostMapping, Lending, LentShape, MachineCode, Reading,
+    Relocation, ResidencyTrace, TensorMaps, Textures, TrafficSampling,
 };
 pub use command::{GridSpec, Work};
 pub use event::{
@@ -411,6 +411,11 @@ pub trait Device: Textures {
 
     /// The ability to reach memory at several addresses, where the device has it.
     fn aliasing(&mut self) -> Option<&mut dyn Aliasing> {
+        None
+    }
+
+    /// The ability to let several windows reach one allocation, where the device has it.
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
         None
     }
 

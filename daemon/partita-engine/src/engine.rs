@@ -9,6 +9,7 @@ use crate::{
     Request, TermsError,
 };
 use partita_device::{AddressRange, Device, DeviceError, Event, HostMemory, HostSpan};
+use partita_model::request::Secret;
 use partita_model::{
     ApplicationId, CudaResult, KernelProfile, LaunchShape, Limits, MemoryQuota, Nanos, Originals,
     SessionId, SessionsPerUser, SmSet, TenantId, Terms, TermsRule, TraceReport,
@@ -309,6 +310,12 @@ impl Engine {
         config.no_progress = nanos(limits.no_progress_ms);
         config.alone = nanos(limits.alone_ms);
         config.hold_up = nanos(limits.hold_up_ms);
+    }
+
+    /// Sets the source of the secrets that processes show to open each other's memory and events.
+    /// Hostile programs guess, so the source must be random. Without one nothing is exported.
+    pub fn set_secrets(&mut self, draw: impl FnMut() -> Secret + Send + 'static) {
+        self.common.secrets = Some(Box::new(draw));
     }
 
     /// Changes whether first launches of kernels are counted from now on.

@@ -2,7 +2,8 @@
 //!
 //! Every request gets exactly one [`crate::Action::Reply`].
 
-use partita_device::{KernelFacts, VariableFacts};
+use partita_device::{AddressRange, KernelFacts, VariableFacts};
+use partita_model::request::Secret;
 use partita_model::tensor_map::TensorMap;
 use partita_model::{DeviceAddress, ParamLayout};
 use std::sync::Arc;
@@ -14,6 +15,10 @@ pub enum Payload {
     None,
     /// Of `MemAlloc` and `ArrayCreate`.
     Address(DeviceAddress),
+    /// Of `ExportMemory` and `ExportEvent`.
+    Secret(Secret),
+    /// Of `OpenMemory`.
+    Opened(AddressRange),
     /// Of `TextureCreate`: what kernels are given.
     Texture(u64),
     /// Of `TensorMap` and `TensorMapMove`.

@@ -6,6 +6,7 @@ use crate::journal::Journal;
 use crate::meter::Meter;
 use crate::{About, Action, EngineConfig, LogLevel, Payload, Rests};
 use partita_device::{Device, Guards};
+use partita_model::request::Secret;
 use partita_model::{
     ApplicationId, CudaResult, DeviceFacts, Happening, LaunchId, ModuleId, Nanos, OperationId,
     SessionId, Sharing, StreamId,
@@ -27,7 +28,12 @@ pub(crate) struct Common {
     pub(crate) journal: Journal,
     pub(crate) meter: Meter,
     next_id: u64,
+    /// Draws secrets. Without it nothing is shared between processes.
+    pub(crate) secrets: Option<Secrets>,
 }
+
+/// A source of secrets.
+pub(crate) type Secrets = Box<dyn FnMut() -> Secret + Send>;
 
 impl Common {
     pub(crate) fn new(config: EngineConfig, device: &dyn Device) -> Self {
@@ -42,6 +48,7 @@ impl Common {
             journal: Journal::default(),
             meter: Meter::default(),
             next_id: 1,
+            secrets: None,
         }
     }
 
@@ -83,6 +90,11 @@ impl Turn<'_> {
         let id = self.common.next_id;
         self.common.next_id += 1;
         id
+    }
+
+    /// A secret that nobody has; `None` where the engine has no source of secrets.
+    pub(crate) fn secret(&mut self) -> Option<Secret> {
+        self.common.secrets.as_mut().map(|draw| draw())
     }
 
     pub(crate) fn push(&mut self, effect: Effect) {

@@ -309,6 +309,8 @@ impl ClientSession {
                     Reply::Module(self.module_reply(module, &loaded))
                 }
                 (Payload::Address(address), _) => Reply::Address(address),
+                (Payload::Secret(secret), _) => Reply::Secret(secret),
+                (Payload::Opened(range), _) => Reply::Opened(range),
                 (Payload::Texture(texture), _) => Reply::Texture(texture),
                 (Payload::TensorMap(map), _) => Reply::TensorMap(map),
                 (Payload::Memory { free, total }, _) => Reply::Memory { free, total },

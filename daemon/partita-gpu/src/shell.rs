@@ -24,6 +24,7 @@ use crate::store::Store;
 use crate::systemd::Systemd;
 use partita_device::{Activity, Device, DeviceError, Event, Horizon, Phase};
 use partita_engine::{CloseReason, Engine, EngineConfig, Rests};
+use partita_model::request::Secret;
 use partita_model::{
     DeviceKind, GpuConfig, Measurements, Nanos, SessionId, TenantId, TermsRule, Timekeeping,
 };
@@ -32,7 +33,8 @@ use partita_wire::supervise::ToGpu;
 use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
 use rustix::io::Errno;
 use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::fs::File;
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -225,6 +227,8 @@ impl Shell {
             Ok(()) | Err(DeviceError::Unsupported(_)) => {}
             Err(error) => return Err(error.into()),
         }
+        let random = File::open("/dev/urandom").map_err(system("cannot open /dev/urandom"))?;
+        engine.set_secrets(secrets(random));
         let (target, reader) = (Target::of(device.as_mut()), device.reading());
         let pool = Pool::start(PREPARE_THREADS, target, store.as_ref(), reader)
             .map_err(system("cannot start the preparing threads"))?;
@@ -502,6 +506,15 @@ impl Shell {
         } else if took < DEVICE_TURN / 4 {
             self.instructions = (self.instructions * 2).min(MOST_INSTRUCTIONS);
         }
+    }
+}
+
+/// Secrets from a file of random bytes.
+fn secrets(mut random: File) -> impl FnMut() -> Secret + Send {
+    move || {
+        let mut bytes = [0; 16];
+        random.read_exact(&mut bytes).expect("the kernel gives random bytes at any time");
+        Secret(u128::from_le_bytes(bytes))
     }
 }
 

@@ -109,6 +109,18 @@ pub struct ParamLayout {
     pub bytes: u32,
 }
 
+/// What a process shows to open the memory or event of another process of its user. The daemon
+/// draws it at random, so that nobody guesses one.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Secret(pub u128);
+
+impl fmt::Debug for Secret {
+    /// Secrets stay out of logs.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// One request of a session.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Request<B = Vec<u8>> {
@@ -155,6 +167,23 @@ pub enum Request<B = Vec<u8>> {
         range: AddressRange,
         /// The new access.
         access: MemoryAccess,
+    },
+    /// Lets other processes of the same user open an allocation. Answered at once with a secret:
+    /// always the same for one allocation.
+    ExportMemory {
+        /// The address that `MemAlloc` gave.
+        address: DeviceAddress,
+    },
+    /// Maps memory that another process has exported. Answered at once with its addresses.
+    OpenMemory {
+        /// What the other process was answered.
+        secret: Secret,
+    },
+    /// Ends a mapping of another process's memory. Answered when everything that the session
+    /// enqueued before has ended.
+    CloseMemory {
+        /// The address that `OpenMemory` gave.
+        address: DeviceAddress,
     },
     /// `cuMemGetInfo`. Answered at once with free and total memory.
     MemInfo,
@@ -234,6 +263,31 @@ pub enum Request<B = Vec<u8>> {
     },
     /// Destroys an event; a queued record of it still runs. Answered at once.
     EventDestroy {
+        /// The event.
+        event: EventHandle,
+    },
+    /// Lets other processes of the same user open an event. Answered at once with a secret: always
+    /// the same for one event.
+    ExportEvent {
+        /// The event.
+        event: EventHandle,
+    },
+    /// Opens an event that another process has exported. Answered at once.
+    OpenEvent {
+        /// The new handle in this session.
+        event: EventHandle,
+        /// What the other process was answered.
+        secret: Secret,
+    },
+    /// Whether the latest record of an event, by whichever process, has happened. Answered at once:
+    /// success or `NOT_READY`.
+    EventQuery {
+        /// The event.
+        event: EventHandle,
+    },
+    /// Waits for the latest record of an event, by whichever process. Answered when it has
+    /// happened.
+    EventSynchronize {
         /// The event.
         event: EventHandle,
     },

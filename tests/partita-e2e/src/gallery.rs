@@ -11,7 +11,7 @@ macro_rules! for_gallery {
             graph_capture grid_stride gridsync groups half histogram hopper_gemm host_functions
             host_threads
             intrinsics launch_errors leavers lookback lu managed mandelbrot many_launches mapped mma
-            montecarlo nbody no_parameters odd_grid pipeline printf queens radix rdc recursion
+            montecarlo nbody no_parameters odd_grid pipeline printf processes queens radix rdc recursion
             reduce redux registered scan sha256 simd slices special_registers spinlock spmv
             stencil stream_memory surface symbols texture texture_kinds thrust_reduce
             thrust_scan thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma

@@ -3,14 +3,14 @@
 use super::{
     ACCESSES, CLUSTER_BITS, CLUSTER_MASK, CLUSTER_SHIFT, CONDITIONS, COOPERATIVE, MAX_CHUNK,
     MAX_MODULE, MAX_PARAMS, Malformed, RawCopy, RawEventCreate, RawFill, RawLaunch, RawMap,
-    RawModuleBegin, RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo,
-    RawWaitWord, Received, WANTS_REPLY, kind, kind_name,
+    RawModuleBegin, RawModuleChunk, RawOne, RawOpenEvent, RawSecret, RawSetAccess, RawStreamCreate,
+    RawSynchronize, RawTwo, RawWaitWord, Received, WANTS_REPLY, kind, kind_name,
 };
 use crate::{tensor_map, texture};
 use partita_model::cluster::MOST_CTAS;
 use partita_model::request::{
-    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
-    StreamKind,
+    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Secret, Sequence,
+    StreamHandle, StreamKind,
 };
 use partita_model::{AddressRange, AwaitedWord, DeviceAddress, Dim3, ImageKind, ImagePart};
 use zerocopy::FromBytes;
@@ -122,6 +122,12 @@ impl<'a> Body<'a> {
             }
             kind::UNMAP => Request::Unmap { address: self.address()? },
             kind::SET_ACCESS => self.set_access()?,
+            kind::EXPORT_MEMORY => Request::ExportMemory { address: self.address()? },
+            kind::OPEN_MEMORY => {
+                let RawSecret { secret } = self.fixed()?;
+                Request::OpenMemory { secret: Secret(u128::from_le_bytes(secret)) }
+            }
+            kind::CLOSE_MEMORY => Request::CloseMemory { address: self.address()? },
             kind::ARRAY_CREATE => Request::ArrayCreate { shape: texture::decode_array(self)? },
             kind::ARRAY_DESTROY => Request::ArrayDestroy { array: self.address()? },
             kind::TEXTURE_CREATE => Request::TextureCreate { spec: texture::decode_texture(self)? },
@@ -148,6 +154,16 @@ impl<'a> Body<'a> {
             kind::EVENT_RECORD => {
                 let (event, stream) = self.event_and_stream()?;
                 Request::EventRecord { event, stream }
+            }
+            kind::EXPORT_EVENT => Request::ExportEvent { event: EventHandle(self.one()?) },
+            kind::OPEN_EVENT => {
+                let RawOpenEvent { event, secret } = self.fixed()?;
+                let secret = Secret(u128::from_le_bytes(secret));
+                Request::OpenEvent { event: EventHandle(event), secret }
+            }
+            kind::EVENT_QUERY => Request::EventQuery { event: EventHandle(self.one()?) },
+            kind::EVENT_SYNCHRONIZE => {
+                Request::EventSynchronize { event: EventHandle(self.one()?) }
             }
             kind::STREAM_WAIT => {
                 let (event, stream) = self.event_and_stream()?;

@@ -3,8 +3,8 @@
 use super::{
     ACCESSES, CLUSTER_BITS, CLUSTER_MASK, CLUSTER_SHIFT, CONDITIONS, COOPERATIVE, MAX_CHUNK,
     MAX_PARAMS, RawCopy, RawEventCreate, RawFill, RawLaunch, RawMap, RawModuleBegin,
-    RawModuleChunk, RawOne, RawSetAccess, RawStreamCreate, RawSynchronize, RawTwo, RawWaitWord,
-    Record, kind,
+    RawModuleChunk, RawOne, RawOpenEvent, RawSecret, RawSetAccess, RawStreamCreate, RawSynchronize,
+    RawTwo, RawWaitWord, Record, kind,
 };
 use crate::{tensor_map, texture};
 use partita_model::request::{Launch, Request, StreamKind};
@@ -21,6 +21,9 @@ impl<B: AsRef<[u8]>> Record for Request<B> {
             Request::Map { .. } => kind::MAP,
             Request::Unmap { .. } => kind::UNMAP,
             Request::SetAccess { .. } => kind::SET_ACCESS,
+            Request::ExportMemory { .. } => kind::EXPORT_MEMORY,
+            Request::OpenMemory { .. } => kind::OPEN_MEMORY,
+            Request::CloseMemory { .. } => kind::CLOSE_MEMORY,
             Request::MemInfo => kind::MEM_INFO,
             Request::ArrayCreate { .. } => kind::ARRAY_CREATE,
             Request::ArrayDestroy { .. } => kind::ARRAY_DESTROY,
@@ -35,6 +38,10 @@ impl<B: AsRef<[u8]>> Record for Request<B> {
             Request::StreamQuery { .. } => kind::STREAM_QUERY,
             Request::EventCreate { .. } => kind::EVENT_CREATE,
             Request::EventDestroy { .. } => kind::EVENT_DESTROY,
+            Request::ExportEvent { .. } => kind::EXPORT_EVENT,
+            Request::OpenEvent { .. } => kind::OPEN_EVENT,
+            Request::EventQuery { .. } => kind::EVENT_QUERY,
+            Request::EventSynchronize { .. } => kind::EVENT_SYNCHRONIZE,
             Request::EventRecord { .. } => kind::EVENT_RECORD,
             Request::StreamWait { .. } => kind::STREAM_WAIT,
             Request::Launch(_) => kind::LAUNCH,
@@ -55,12 +62,17 @@ impl<B: AsRef<[u8]>> Record for Request<B> {
             Request::MemFree { address }
             | Request::Unreserve { address }
             | Request::Unmap { address }
+            | Request::ExportMemory { address }
+            | Request::CloseMemory { address }
             | Request::ArrayDestroy { array: address } => put_one(into, address.0),
             Request::Reserve { bytes, alignment } => put_two(into, *bytes, *alignment),
             Request::Map { home, range: AddressRange { start, bytes } } => {
                 put(into, &RawMap { home: home.0, to: start.0, bytes: *bytes });
             }
             Request::SetAccess { range, access } => encode_access(*range, *access, into),
+            Request::OpenMemory { secret } => {
+                put(into, &RawSecret { secret: secret.0.to_le_bytes() });
+            }
             Request::MemInfo => {}
             Request::ArrayCreate { shape } => texture::encode_array(shape, into),
             Request::TextureCreate { spec } => texture::encode_texture(spec, into),
@@ -85,7 +97,13 @@ impl<B: AsRef<[u8]>> Record for Request<B> {
             Request::EventCreate { event, slot } => {
                 put(into, &RawEventCreate { event: event.0, slot: *slot, reserved: 0 });
             }
-            Request::EventDestroy { event } => put_one(into, event.0),
+            Request::EventDestroy { event }
+            | Request::ExportEvent { event }
+            | Request::EventQuery { event }
+            | Request::EventSynchronize { event } => put_one(into, event.0),
+            Request::OpenEvent { event, secret } => {
+                put(into, &RawOpenEvent { event: event.0, secret: secret.0.to_le_bytes() });
+            }
             Request::EventRecord { event, stream } | Request::StreamWait { stream, event } => {
                 put_two(into, event.0, stream.0);
             }

@@ -120,6 +120,8 @@ raw! {
     RawSetAccess[24] { start: u64, bytes: u64, access: u32, reserved: u32 }
     RawModuleBegin[32] { module: u64, bytes: u64, unpacked_bytes: u64, kind: u32, reserved: u32 }
     RawModuleChunk[24] { module: u64, offset: u64, bytes: u32, reserved: u32 }
+    RawSecret[16] { secret: [u8; 16] }
+    RawOpenEvent[24] { event: u64, secret: [u8; 16] }
     RawStreamCreate[16] { stream: u64, priority: i32, non_blocking: u32 }
     RawEventCreate[16] { event: u64, slot: u32, reserved: u32 }
     RawLaunch[56] {
@@ -143,6 +145,9 @@ mod kind {
     pub(super) const UNMAP: u16 = 8;
     pub(super) const MAP: u16 = 9;
     pub(super) const SET_ACCESS: u16 = 10;
+    pub(super) const EXPORT_MEMORY: u16 = 11;
+    pub(super) const OPEN_MEMORY: u16 = 12;
+    pub(super) const CLOSE_MEMORY: u16 = 13;
     pub(super) const MODULE_BEGIN: u16 = 16;
     pub(super) const MODULE_CHUNK: u16 = 17;
     pub(super) const MODULE_LOAD: u16 = 18;
@@ -154,6 +159,10 @@ mod kind {
     pub(super) const EVENT_RECORD: u16 = 36;
     pub(super) const STREAM_WAIT: u16 = 37;
     pub(super) const STREAM_QUERY: u16 = 38;
+    pub(super) const EXPORT_EVENT: u16 = 39;
+    pub(super) const OPEN_EVENT: u16 = 40;
+    pub(super) const EVENT_QUERY: u16 = 41;
+    pub(super) const EVENT_SYNCHRONIZE: u16 = 42;
     pub(super) const LAUNCH: u16 = 48;
     pub(super) const COPY_TO_DEVICE: u16 = 49;
     pub(super) const COPY_TO_HOST: u16 = 50;
@@ -181,6 +190,9 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::MAP => "mapping into reserved addresses",
         kind::UNMAP => "end of a mapping",
         kind::SET_ACCESS => "access to mapped memory",
+        kind::EXPORT_MEMORY => "export of memory",
+        kind::OPEN_MEMORY => "opening of another process's memory",
+        kind::CLOSE_MEMORY => "end of another process's memory",
         kind::MODULE_BEGIN => "module announcement",
         kind::MODULE_CHUNK => "module chunk",
         kind::MODULE_LOAD => "module load",
@@ -192,6 +204,10 @@ fn kind_name(number: u16) -> Option<&'static str> {
         kind::EVENT_RECORD => "event record",
         kind::STREAM_WAIT => "stream wait",
         kind::STREAM_QUERY => "stream query",
+        kind::EXPORT_EVENT => "export of an event",
+        kind::OPEN_EVENT => "opening of another process's event",
+        kind::EVENT_QUERY => "event query",
+        kind::EVENT_SYNCHRONIZE => "event synchronisation",
         kind::LAUNCH => "launch",
         kind::COPY_TO_DEVICE => "copy to the device",
         kind::COPY_TO_HOST => "copy to the host",

@@ -6,8 +6,8 @@ use super::stream::{Front, Queued, Stream, Task};
 use super::{Cancel, EmulatedGpu, QUANTUM_CYCLES, Timing, UNTIMED_QUANTUM_CYCLES};
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Counting, Device, DeviceError, Event,
-    Gating, Guards, Horizon, HostMapping, HostSpan, Outcome, Reading, Relocation, ResidencyTrace,
-    SmallWindow, TensorMaps, Textures, Work,
+    Gating, Guards, Horizon, HostMapping, HostSpan, Lending, LentShape, Outcome, Reading,
+    Relocation, ResidencyTrace, SmallWindow, TensorMaps, Textures, Work,
 };
 use partita_model::tensor_map::{TensorMap, TensorMapSpec};
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -256,6 +256,10 @@ impl Device for EmulatedGpu {
         Some(self)
     }
 
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        Some(self)
+    }
+
     fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
         Some(self)
     }
@@ -395,6 +399,16 @@ impl Aliasing for EmulatedGpu {
 
     fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
         self.memory.protect(address, access)
+    }
+}
+
+impl Lending for EmulatedGpu {
+    fn lent_shape(&self, home: DeviceAddress) -> Result<LentShape, DeviceError> {
+        self.memory.lent_shape(home)
+    }
+
+    fn lend(&mut self, home: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.memory.lend(home, to)
     }
 }
 

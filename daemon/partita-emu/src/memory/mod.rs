@@ -18,7 +18,7 @@ mod stray;
 mod textures;
 pub mod weak;
 
-use partita_device::{AddressRange, DeviceError};
+use partita_device::{AddressRange, DeviceError, LentShape};
 use partita_model::{AddressPart, DeviceAddress, MemoryAccess, WindowId};
 use partita_ptx::fence::SMALL_WINDOW_BYTES;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -329,6 +329,34 @@ impl Memory {
         self.slots[slot].as_mut().expect("a view has an allocation").views += 1;
         let view = View { slot, bytes: range.bytes, access: MemoryAccess::ReadWrite };
         self.views.insert(range.start.0, view);
+        self.epoch += 1;
+        Ok(())
+    }
+
+    /// See [`partita_device::Lending::lent_shape`]. Nothing comes with an allocation.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lent_shape(&self, home: DeviceAddress) -> Result<LentShape, DeviceError> {
+        let view = self.views.get(&home.0);
+        let view = view.ok_or(DeviceError::BadRange { address: home, bytes: 0 })?;
+        Ok(LentShape { before: 0, bytes: view.bytes, alignment: 512 })
+    }
+
+    /// See [`partita_device::Lending::lend`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn lend(&mut self, home: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let LentShape { bytes, .. } = self.lent_shape(home)?;
+        let bad = DeviceError::BadRange { address: to, bytes };
+        if self.window_of(home) == self.window_of(to) {
+            return Err(bad);
+        }
+        self.check_room(to, AddressRange { start: to, bytes })?;
+        let view = View { access: MemoryAccess::ReadWrite, ..self.views[&home.0] };
+        self.slots[view.slot].as_mut().expect("a view has an allocation").views += 1;
+        self.views.insert(to.0, view);
         self.epoch += 1;
         Ok(())
     }
@@ -772,6 +800,39 @@ mod tests {
         memory.read(at(16384), &mut back).unwrap();
         memory.free(at(16384)).unwrap();
         assert_eq!((memory.used(), memory.read(at(16384), &mut back).is_err()), (0, true));
+    }
+
+    #[test]
+    fn another_window_reaches_the_same_bytes_for_longer() {
+        let (mut memory, base) = memory();
+        let other = memory.reserve(WindowId(2), 1 << 24).unwrap().0;
+        let (home, to) = (DeviceAddress(base), DeviceAddress(other + 512));
+        memory.allocate(WindowId(1), range(base, 4096)).unwrap();
+        memory.allocate(WindowId(2), range(other, 16)).unwrap();
+        assert_eq!(memory.lent_shape(home).unwrap().bytes, 4096);
+        for (from, bad) in [
+            (home, base + 8192),
+            (home, other),
+            (home, other + (1 << 24) - 4095),
+            (home, 0),
+            (DeviceAddress(base + 8), other + 512),
+        ] {
+            assert!(memory.lend(from, DeviceAddress(bad)).is_err(), "{from} {bad:#x}");
+        }
+        memory.protect(home, MemoryAccess::Read).unwrap();
+        memory.lend(home, to).unwrap();
+        assert_eq!(memory.used(), 4096 + 16, "it is there once");
+        assert_eq!(memory.access_at(to.0), Some(MemoryAccess::ReadWrite), "rights are a view's");
+        let mut grants = Grants::new(vec![range(other, 1 << 24)], Vec::new(), 1);
+        grants.bytes_mut(&mut memory, 0, to.0 + 5, to.0 + 6).unwrap()[0] = 7;
+        let mut back = [0];
+        memory.read(DeviceAddress(base + 5), &mut back).unwrap();
+        assert_eq!(back, [7]);
+        memory.release(WindowId(1)).unwrap();
+        memory.read(DeviceAddress(to.0 + 5), &mut back).unwrap();
+        assert_eq!((back, memory.used()), ([7], 4096 + 16));
+        memory.free(to).unwrap();
+        assert_eq!(memory.used(), 16);
     }
 
     #[test]

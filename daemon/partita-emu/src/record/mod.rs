@@ -183,6 +183,8 @@ pub enum Step {
     Alias(DeviceAddress, DeviceAddress, u64),
     /// Kernels' access to the allocation at an address changed.
     Protect(DeviceAddress, MemoryAccess),
+    /// The allocation at the first address was also mapped at the second, in another window.
+    Lend(DeviceAddress, DeviceAddress),
     /// An array was created at this address.
     CreateArray(WindowId, ArrayShape, DeviceAddress),
     /// An array was destroyed.
@@ -420,6 +422,7 @@ pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
             Ok(Some(Step::Cancel(_))) => entries.push(unsupported("a cancelled operation")),
             Ok(Some(Step::Relocate(..))) => entries.push(unsupported("memory that moves")),
             Ok(Some(Step::Alias(..))) => entries.push(unsupported("memory at several addresses")),
+            Ok(Some(Step::Lend(..))) => entries.push(unsupported("memory of several processes")),
             Ok(Some(Step::CreateArray(..))) => entries.push(unsupported("an array")),
             Ok(Some(Step::CreateTexture(..))) => entries.push(unsupported("a texture")),
             Ok(Some(_)) => {}

@@ -4,8 +4,8 @@ use super::{Entry, FORMAT, Header, Line, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confining, Counting, Device, DeviceError, Event, Gating,
-    GridSpec, Guards, Horizon, HostMemory, HostSpan, Reading, Relocation, ResidencyTrace,
-    SmallWindow, TensorMaps, Textures, Work,
+    GridSpec, Guards, Horizon, HostMemory, HostSpan, Lending, LentShape, Reading, Relocation,
+    ResidencyTrace, SmallWindow, TensorMaps, Textures, Work,
 };
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
@@ -421,6 +421,10 @@ impl Device for Recorder {
         Some(self)
     }
 
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        Some(self)
+    }
+
     fn tensor_maps(&self) -> Option<&dyn TensorMaps> {
         self.device.tensor_maps()
     }
@@ -496,6 +500,17 @@ impl Aliasing for Recorder {
     fn protect(&mut self, address: DeviceAddress, access: MemoryAccess) -> Result<(), DeviceError> {
         self.device.protect(address, access)?;
         self.note(Step::Protect(address, access))
+    }
+}
+
+impl Lending for Recorder {
+    fn lent_shape(&self, home: DeviceAddress) -> Result<LentShape, DeviceError> {
+        self.device.lent_shape(home)
+    }
+
+    fn lend(&mut self, home: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        self.device.lend(home, to)?;
+        self.note(Step::Lend(home, to))
     }
 }
 

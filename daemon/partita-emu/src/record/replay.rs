@@ -11,7 +11,7 @@ use super::{Entry, Recording, RecordingError, Seen, Step, digest};
 use crate::EmulatedGpu;
 use partita_device::{
     AddressRange, Aliasing, Counting, Device, DeviceError, Event, Gating, GridSpec, Horizon,
-    HostMemory, HostSpan, Relocation, ResidencyTrace, Textures, Work,
+    HostMemory, HostSpan, Lending, Relocation, ResidencyTrace, Textures, Work,
 };
 use partita_model::{AwaitedWord, Nanos, OperationId, StreamId, WindowId};
 use serde::Serialize;
@@ -194,6 +194,10 @@ impl Replay {
             }
             Step::Alias(home, start, bytes) => {
                 let result = device.alias(home, AddressRange { start, bytes });
+                self.accepted(result, &());
+            }
+            Step::Lend(home, to) => {
+                let result = device.lend(home, to);
                 self.accepted(result, &());
             }
             Step::Protect(address, access) => {

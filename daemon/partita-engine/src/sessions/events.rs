@@ -1,6 +1,6 @@
 //! Events of sessions.
 
-use super::record::{Call, Queued, Then};
+use super::record::{Call, EventState, Queued, Then};
 use super::{Answer, Refusal, Sessions};
 use crate::turn::Turn;
 use crate::{EventHandle, Payload, StreamHandle};
@@ -14,13 +14,16 @@ impl Sessions {
         if session.events.contains_key(&event) {
             return Err(Refusal::Violation(format!("{event} exists already")));
         }
-        session.events.insert(event, None);
+        session.events.insert(event, EventState::Own(None));
         Ok(Payload::None)
     }
 
     pub(super) fn event_destroy(&mut self, id: SessionId, event: EventHandle) -> Answer {
         match self.session_mut(id).events.remove(&event) {
-            Some(_) => Ok(Payload::None),
+            Some(state) => {
+                self.drop_event(state);
+                Ok(Payload::None)
+            }
             None => Err(CudaResult::ERROR_INVALID_HANDLE.into()),
         }
     }
@@ -40,7 +43,7 @@ impl Sessions {
         let then = Then::Record { event, sequence };
         let marker = Queued::Plain(Work::Marker);
         let operation = self.append(turn, (session, stream), marker, then, None);
-        self.session_mut(session).events.insert(event, Some(operation));
+        self.set_recorded(session, event, operation);
         Ok(Payload::None)
     }
 
@@ -52,12 +55,12 @@ impl Sessions {
         event: EventHandle,
     ) -> Answer {
         let stream = self.stream_of(id, stream)?;
-        let latest = self.session_mut(id).events.get(&event).copied();
-        let recorded = latest.ok_or(CudaResult::ERROR_INVALID_HANDLE)?;
-        if let Some(on) = recorded.filter(|on| self.operations.contains_key(on)) {
-            let wait = Queued::Plain(Work::Wait { on });
-            self.append(turn, (id, stream), wait, Then::Nothing, Some(on));
-        }
+        let Some(on) = self.recorded(id, event)? else { return Ok(Payload::None) };
+        let is_own = self.operations.get(&on).is_some_and(|operation| operation.session == id);
+        // What another session does first is done when this goes to the device.
+        let wait = if is_own { Work::Wait { on } } else { Work::Marker };
+        self.await_elsewhere(id, on);
+        self.append(turn, (id, stream), Queued::Plain(wait), Then::Nothing, Some(on));
         Ok(Payload::None)
     }
 }

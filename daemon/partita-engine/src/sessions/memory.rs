@@ -21,14 +21,7 @@ impl Sessions {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
-        let most = turn.config().session_allocations;
-        if self.session_mut(id).window.live_ranges() >= most {
-            let text = format!(
-                "the program has {most} allocations of device memory, which is the limit: free \
-                 some, or allocate fewer and larger ones"
-            );
-            return Err(Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, text));
-        }
+        self.check_room_for_allocation(turn, id)?;
         let (available, _) = self.memory_of(turn, id);
         let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory.clone())?;
@@ -44,6 +37,23 @@ impl Sessions {
         }
         session.memory_used += footprint;
         Ok(Payload::Address(range.start))
+    }
+
+    /// Whether a session may have one more allocation.
+    pub(super) fn check_room_for_allocation(
+        &self,
+        turn: &Turn<'_>,
+        id: SessionId,
+    ) -> Result<(), Refusal> {
+        let most = turn.config().session_allocations;
+        if self.records.get(&id).is_none_or(|record| record.window.live_ranges() < most) {
+            return Ok(());
+        }
+        let text = format!(
+            "the program has {most} allocations of device memory, which is the limit: free some, \
+             or allocate fewer and larger ones"
+        );
+        Err(Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, text))
     }
 
     pub(super) fn mem_info(&self, turn: &Turn<'_>, id: SessionId) -> Payload {
@@ -114,6 +124,32 @@ impl Sessions {
         }
         self.wait_for_all(turn, call, WaiterThen::Free(address));
         Ok(())
+    }
+
+    /// Frees memory, or leaves it to the sessions that have opened it.
+    pub(super) fn finish_free(
+        &mut self,
+        turn: &mut Turn<'_>,
+        id: SessionId,
+        address: DeviceAddress,
+    ) {
+        if self.exports.is_given_up(address) {
+            // Only the emulated GPU can keep the owner's kernels out.
+            if let Some(aliasing) = turn.device.aliasing() {
+                let _ = aliasing.protect(address, MemoryAccess::None);
+            }
+            return;
+        }
+        self.free_now(turn, id, address);
+    }
+
+    pub(super) fn free_now(&mut self, turn: &mut Turn<'_>, id: SessionId, address: DeviceAddress) {
+        let session = self.session_mut(id);
+        let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
+        session.memory_used -= bytes;
+        if let Err(error) = turn.device.free(address) {
+            turn.log_error(Some(id), format!("memory could not be freed: {error}"));
+        }
     }
 
     /// Answers a request when everything that its session had enqueued before has ended.

@@ -12,6 +12,7 @@ mod copies;
 mod copy_order;
 mod copy_times;
 mod events;
+mod exports;
 mod forms;
 mod memory;
 mod modules;
@@ -19,6 +20,7 @@ mod queue;
 mod record;
 mod relocation;
 mod requests;
+mod shared_events;
 mod streams;
 mod terms;
 mod textures;
@@ -104,6 +106,8 @@ pub(crate) struct Sessions {
     /// Tenants that may run kernels that nothing holds to their own memory; `None`: all.
     unfenced: BTreeSet<Option<TenantId>>,
     terms: terms::TermsBook,
+    exports: exports::Exports,
+    shared_events: shared_events::SharedEvents,
     /// Requests that wait until no kernel runs.
     postponed: Vec<(Call, crate::Request)>,
     /// The device is gone: nothing is given back to it.
@@ -391,6 +395,9 @@ impl Sessions {
                 turn.reply(Call { session, sequence }, code, Payload::None);
             }
         }
+        for id in operations {
+            self.wake_others(turn, id);
+        }
         for (wait, (address, word)) in waits {
             // A device that cannot end a wait finds the word that it waits for. A wait that was
             // still queued is not known to the device.
@@ -434,6 +441,8 @@ impl Sessions {
             }
             errors.extend(turn.device.release(session.window_id).err());
         }
+        self.leave_exports(turn, id);
+        self.leave_events(id, session.events.values());
         for error in errors {
             turn.log_error(Some(id), format!("{id} left something behind: {error}"));
         }
@@ -481,6 +490,8 @@ impl Sessions {
             }
         }
         self.loading.clear();
+        self.exports = exports::Exports::default();
+        self.shared_events = shared_events::SharedEvents::default();
         self.copies.device_lost();
         self.copy_times = copy_times::CopyTimes::default();
         for session in self.records.values_mut() {

@@ -164,13 +164,18 @@ impl Sessions {
         let is_sized = matches!(&operation.stage,
             Stage::Queued(Queued::Launch(spec)) if spec.is_worker());
         let too_early = is_sized && target.ahead.is_enough(config.ahead);
-        let not_submitted = |other: &&OperationId| {
+        // What another session is to do first must be done. So no launch waits on the device for
+        // another session's, which may need its SMs.
+        let holds_back = |other: &&OperationId| {
             let other = self.operations.get(other);
-            other.is_some_and(|other| !matches!(other.stage, Stage::InFlight))
+            other.is_some_and(|other| {
+                other.session != session || !matches!(other.stage, Stage::InFlight)
+            })
         };
-        if let Some(&on) = operation.after.iter().find(not_submitted) {
+        if let Some(&on) = operation.after.iter().find(holds_back) {
             record.backlog.remove(&stream);
             record.parked.entry(on).or_default().insert(stream);
+            self.shared_events.waits(session, on, &self.operations);
             return None;
         }
         let record = self.records.get(&session)?;
@@ -386,6 +391,7 @@ impl Sessions {
         // The device may tell the end of what a lost device's sessions have forgotten.
         let operation = self.operations.remove(&id)?;
         self.copy_ended(turn, id);
+        self.wake_others(turn, id);
         let (session, stream) = (operation.session, operation.stream);
         let record = self.records.get_mut(&session)?;
         record.operations -= 1;

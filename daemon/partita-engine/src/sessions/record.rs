@@ -14,6 +14,7 @@ use crate::{
     SessionIdentity, StreamHandle, StreamKind,
 };
 use partita_device::{AddressRange, Guards, HostMemory, Work};
+use partita_model::request::Secret;
 use partita_model::texture::ArrayShape;
 use partita_model::{
     ApplicationId, AwaitedWord, CudaResult, DeviceAddress, LaunchId, MemoryAccess, ModuleId, Nanos,
@@ -56,8 +57,7 @@ pub(crate) struct Session {
     /// Streams whose head depends on an operation that has not been submitted, by that operation.
     /// Nothing else can let them go on, so nobody looks at them before.
     pub(super) parked: BTreeMap<OperationId, BTreeSet<StreamId>>,
-    /// Events, each with the operation of its latest record, which may be done.
-    pub(super) events: BTreeMap<EventHandle, Option<OperationId>>,
+    pub(super) events: BTreeMap<EventHandle, EventState>,
     pub(super) modules: BTreeMap<ModuleHandle, Module>,
     /// Arrays by their addresses.
     pub(super) arrays: BTreeMap<u64, ArrayRecord>,
@@ -86,6 +86,7 @@ impl Session {
             WaiterThen::Reply
             | WaiterThen::Free(_)
             | WaiterThen::Unmap(_)
+            | WaiterThen::Close(_)
             | WaiterThen::Protect(..)
             | WaiterThen::DestroyArray(_)
             | WaiterThen::DestroyTexture(_) => None,
@@ -278,6 +279,8 @@ pub(crate) enum WaiterThen {
     Free(DeviceAddress),
     /// The mapping at this reserved address ends.
     Unmap(DeviceAddress),
+    /// The mapping of another process's memory at this address ends.
+    Close(DeviceAddress),
     /// Mappings get this access.
     Protect(AddressRange, MemoryAccess),
     /// This module is unloaded.
@@ -286,6 +289,15 @@ pub(crate) enum WaiterThen {
     DestroyArray(DeviceAddress),
     /// This texture or surface object is destroyed.
     DestroyTexture(u64),
+}
+
+/// One event of a session.
+#[derive(Clone, Copy)]
+pub(crate) enum EventState {
+    /// The operation of its latest record, which may be done.
+    Own(Option<OperationId>),
+    /// Other sessions may know the event ([`super::shared_events`]).
+    Shared(Secret),
 }
 
 /// One array of a session.

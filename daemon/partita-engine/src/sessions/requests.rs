@@ -95,6 +95,11 @@ impl Sessions {
                 let answer = self.map(turn, id, home, range);
                 self.answer_or_postpone(call, request, answer)
             }
+            R::ExportMemory { address } => now(self.export_memory(turn, id, address)),
+            R::OpenMemory { secret } => {
+                let answer = self.open_memory(turn, id, secret);
+                self.answer_or_postpone(call, request, answer)
+            }
             R::MemInfo => now(Ok(self.mem_info(turn, id))),
             R::ArrayCreate { shape } => {
                 let answer = self.array_create(turn, id, &shape);
@@ -113,9 +118,14 @@ impl Sessions {
             // The slot is between the shell and the client.
             R::EventCreate { event, slot: _ } => now(self.event_create(id, event)),
             R::EventDestroy { event } => now(self.event_destroy(id, event)),
+            R::ExportEvent { event } => now(self.export_event(turn, id, event)),
+            R::OpenEvent { event, secret } => now(self.open_event(turn, id, (event, secret))),
+            R::EventQuery { event } => now(self.event_query(id, event)),
             R::EventRecord { event, stream } => now(self.event_record(turn, call, event, stream)),
             R::StreamWait { stream, event } => now(self.stream_wait(turn, id, stream, event)),
             R::OpenGate { gate } => now(self.open_gate(turn, id, gate)),
+            R::EventSynchronize { event } => later(self.event_synchronize(turn, call, event)),
+            R::CloseMemory { address } => later(self.close_memory(turn, call, address)),
             R::Unmap { address } => later(self.unmap(turn, call, address)),
             R::SetAccess { range, access } => later(self.set_access(turn, call, range, access)),
             R::ArrayDestroy { array } => later(self.array_destroy(turn, call, array)),

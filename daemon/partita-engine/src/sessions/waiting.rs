@@ -1,7 +1,6 @@
 //! Requests that are answered when earlier operations are done.
 
 use super::record::{Call, Waiter, WaiterThen};
-use super::window::Window;
 use super::{Application, Sessions};
 use crate::Payload;
 use crate::effects::Effect;
@@ -53,14 +52,8 @@ impl Sessions {
     fn finish_waiter(&mut self, turn: &mut Turn<'_>, id: SessionId, waiter: Waiter) {
         match waiter.then {
             WaiterThen::Reply => self.host_waited(turn, id),
-            WaiterThen::Free(address) => {
-                let session = self.session_mut(id);
-                let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
-                session.memory_used -= bytes;
-                if let Err(error) = turn.device.free(address) {
-                    turn.log_error(Some(id), format!("memory could not be freed: {error}"));
-                }
-            }
+            WaiterThen::Free(address) => self.finish_free(turn, id, address),
+            WaiterThen::Close(address) => self.finish_close(turn, id, address),
             WaiterThen::Unmap(address) => self.finish_unmap(turn, id, address),
             WaiterThen::Protect(range, access) => self.finish_set_access(turn, id, range, access),
             WaiterThen::Unload(instance) => self.unload_instance(turn, id, &instance),

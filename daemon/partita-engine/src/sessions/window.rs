@@ -9,7 +9,7 @@
 //!
 //! This module keeps addresses only. [`super::memory`] accounts for device memory.
 
-use partita_device::AddressRange;
+use partita_device::{AddressRange, LentShape};
 use partita_model::{DeviceAddress, MemoryAccess};
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ pub(crate) enum Kind {
     Ending,
     /// A variable of a module.
     Variable,
+    /// Memory of another session.
+    Opened,
 }
 
 /// How memory is mapped.
@@ -53,6 +55,8 @@ pub(crate) struct Window {
     mappings: BTreeMap<u64, Mapping>,
     /// Number of mappings of each home.
     homes: BTreeMap<u64, u32>,
+    /// The addresses that memory of other sessions takes, by its own address.
+    opened: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Memory in reserved addresses.
@@ -78,6 +82,7 @@ impl Window {
             reserved: BTreeMap::new(),
             mappings: BTreeMap::new(),
             homes: BTreeMap::new(),
+            opened: BTreeMap::new(),
         }
     }
 
@@ -183,6 +188,50 @@ impl Window {
 
     /// Takes addresses for memory to come; `alignment` is a power of two.
     pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64) -> Option<AddressRange> {
+        let range = self.take_aligned(bytes, alignment)?;
+        self.reserved.insert(range.start.0, range.bytes);
+        Some(range)
+    }
+
+    /// Enters `bytes` bytes of another session's memory, with room for what comes with them.
+    pub(crate) fn open(&mut self, bytes: u64, shape: LentShape) -> Option<AddressRange> {
+        let taken = self.take_aligned(shape.bytes, shape.alignment)?;
+        let start = DeviceAddress(taken.start.0 + shape.before);
+        self.opened.insert(start.0, (taken.start.0, taken.end()));
+        self.live.insert(start.0, (bytes, Kind::Opened));
+        Some(AddressRange { start, bytes })
+    }
+
+    /// Marks another session's memory as ending; false where there is none, or it is mapped.
+    pub(crate) fn begin_close(&mut self, address: DeviceAddress) -> bool {
+        let is_mapped = self.homes.contains_key(&address.0);
+        match self.live.get_mut(&address.0) {
+            Some((_, kind @ Kind::Opened)) if !is_mapped => {
+                *kind = Kind::Ending;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Removes another session's memory.
+    pub(crate) fn close(&mut self, address: DeviceAddress) {
+        if let Some((first, end)) = self.opened.remove(&address.0) {
+            self.live.remove(&address.0);
+            self.insert_gap(first, end);
+        }
+    }
+
+    /// The size of an allocation that other sessions may open.
+    pub(crate) fn exportable(&self, address: DeviceAddress) -> Option<u64> {
+        let &(bytes, Kind::Allocation) = self.live.get(&address.0)? else { return None };
+        let has_moved = |mapping: &Mapping| mapping.home == address && mapping.moved;
+        let is_home =
+            !self.mappings.contains_key(&address.0) && !self.mappings.values().any(has_moved);
+        is_home.then_some(bytes)
+    }
+
+    fn take_aligned(&mut self, bytes: u64, alignment: u64) -> Option<AddressRange> {
         let (bytes, alignment) = (Window::footprint(bytes)?, alignment.max(ALIGNMENT));
         let place = |(start, gap): (&u64, &u64)| {
             let first = start.checked_next_multiple_of(alignment)?;
@@ -191,7 +240,6 @@ impl Window {
         let start = self.gaps.iter().find_map(place)?;
         let range = AddressRange { start: DeviceAddress(start), bytes };
         self.take(range);
-        self.reserved.insert(start, bytes);
         Some(range)
     }
 
@@ -219,7 +267,9 @@ impl Window {
     /// Maps the first bytes of an allocation into reserved addresses, without any access; `None`
     /// where that cannot be, else whether it is all of the allocation and nowhere else.
     pub(crate) fn map(&mut self, home: DeviceAddress, range: AddressRange) -> Option<Mapped> {
-        let Some(&(whole, Kind::Allocation)) = self.live.get(&home.0) else { return None };
+        let Some(&(whole, Kind::Allocation | Kind::Opened)) = self.live.get(&home.0) else {
+            return None;
+        };
         let to = range.start;
         let around = self.reserved.range(..=to.0).next_back();
         let inside = around.is_some_and(|(&start, &bytes)| {

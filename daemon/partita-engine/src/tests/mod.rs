@@ -11,6 +11,7 @@ mod modules;
 mod originals;
 mod phases;
 mod policy;
+mod processes;
 mod profiling;
 pub(crate) mod random;
 mod requests;

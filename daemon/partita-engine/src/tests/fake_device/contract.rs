@@ -3,8 +3,8 @@
 use super::{FakeDevice, Grid, Kernel, Traits};
 use partita_device::{
     Activity, AddressRange, Confinement, Confining, Counting, Device, DeviceError, Event, Gating,
-    Horizon, KernelFacts, MachineCode, ModuleFacts, Outcome, Phase, Relocation, ResidencyTrace,
-    Textures, TrafficSampling, Work,
+    Horizon, KernelFacts, Lending, LentShape, MachineCode, ModuleFacts, Outcome, Phase, Relocation,
+    ResidencyTrace, Textures, TrafficSampling, Work,
 };
 use partita_model::control::TOTAL;
 use partita_model::texture::{ArrayShape, TextureSpec};
@@ -244,6 +244,10 @@ impl Device for FakeDevice {
         self.phase
     }
 
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        Some(self)
+    }
+
     fn relocation(&mut self) -> Option<&mut dyn Relocation> {
         Some(self)
     }
@@ -334,6 +338,28 @@ impl Relocation for FakeDevice {
         let bad = DeviceError::BadRange { address: from, bytes: 0 };
         let bytes = self.memory.remove(&from.0).ok_or(bad)?;
         assert!(self.memory.insert(to.0, bytes).is_none(), "something lies in the way");
+        Ok(())
+    }
+}
+
+/// Each address has bytes of its own: the engine reads none of them.
+impl Lending for FakeDevice {
+    fn lent_shape(&self, home: DeviceAddress) -> Result<LentShape, DeviceError> {
+        let bad = DeviceError::BadRange { address: home, bytes: 0 };
+        let memory = self.memory.get(&home.0).ok_or(bad)?;
+        Ok(LentShape { before: 1024, bytes: memory.len() as u64 + 2048, alignment: 4096 })
+    }
+
+    fn lend(&mut self, home: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
+        let LentShape { before, bytes, alignment } = self.lent_shape(home)?;
+        let start = DeviceAddress(to.0 - before);
+        assert!(start.0.is_multiple_of(alignment));
+        let window = self.windows.values().find(|window| window.contains(start, bytes)).unwrap();
+        assert!(!window.contains(home, 1), "the same window");
+        let inside = self.memory.range(start.0..start.0 + bytes).next();
+        assert!(inside.is_none(), "something lies in the way");
+        let bytes = self.memory[&home.0].clone();
+        self.memory.insert(to.0, bytes);
         Ok(())
     }
 }
