@@ -230,8 +230,8 @@ impl Session {
     /// `cuIpcOpenEventHandle`: an event of another process.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` where the secret opens nothing; `OUT_OF_MEMORY` where the session has as many
-    /// events as slots; `NOT_SUPPORTED` by an older daemon; the session's own errors.
+    /// `INVALID_HANDLE` where the secret opens nothing; `OUT_OF_MEMORY` where the session has as
+    /// many events as slots; `NOT_SUPPORTED` by an older daemon; the session's own errors.
     pub fn open_event(&self, secret: Secret) -> Result<EventHandle, CallError> {
         self.require_processes()?;
         let slots = self.inbox().shared().layout().event_slots();

@@ -9,6 +9,7 @@
 
 use crate::error::{CuError, CuResult};
 use std::ffi::{CStr, c_char, c_void};
+use std::os::fd::BorrowedFd;
 use std::slice;
 
 /// A parameter of an export.
@@ -45,6 +46,12 @@ plain_data!(i8 u8 u16 i32 u32 u64 usize f32 *const c_void *mut c_void *const c_c
 pub struct Bytes64(pub [u8; 64]);
 
 impl Argument for Bytes64 {}
+
+/// A file that the program has open during the call; `None` for numbers that name no file.
+pub fn file(descriptor: i32) -> Option<BorrowedFd<'static>> {
+    // SAFETY: open during the call by the module's invariant, and no caller keeps it for longer.
+    (descriptor >= 0).then(|| unsafe { BorrowedFd::borrow_raw(descriptor) })
+}
 
 /// An output; must not be null.
 #[repr(transparent)]

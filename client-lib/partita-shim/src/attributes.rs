@@ -60,7 +60,7 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         // CLUSTER_LAUNCH, TENSOR_MAP_ACCESS_SUPPORTED
         120 | 127 => i32::from(facts.compute_capability.major >= 9),
         97 => bytes(facts.shared_per_cta_optin),
-        102 => 1, // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+        102 | 103 => 1, // VIRTUAL_MEMORY_MANAGEMENT_, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         106 => number(facts.ctas_per_sm),
         111 => bytes(facts.shared_reserved),
         115 | 125 => 1,  // MEMORY_POOLS_SUPPORTED, IPC_EVENT_SUPPORTED

@@ -19,8 +19,9 @@
 //! - Handles are numbers that are looked up, never pointers that are followed. The library follows
 //!   only pointers whose targets CUDA says the program provides, as far as CUDA says they reach.
 //! - Every entry point may be called from any thread. No lock is held during a wait for the daemon,
-//!   with two exceptions: one `cuInit` waits for another, and a call that uses a library after a
-//!   reset waits for the call that is loading the library again.
+//!   with three exceptions: one `cuInit` waits for another, a call that uses a library after a
+//!   reset waits for the call that is loading the library again, and a call that shares memory
+//!   with another process waits for another such call.
 //! - In a forked child of an initialised process every call answers `CUDA_ERROR_NOT_INITIALIZED`.
 //! - When the daemon goes away, calls that need it answer `CUDA_ERROR_MPS_RPC_FAILURE` (806) at
 //!   once: the code of NVIDIA's own sharing service when its server is gone.

@@ -58,6 +58,8 @@ struct Subject {
     start: u64,
     bytes: u64,
     sides: Sides,
+    /// Whether `cuIpcGetMemHandle` takes it.
+    has_handle: bool,
 }
 
 /// The sides that can access memory at its address.
@@ -84,6 +86,7 @@ impl Subject {
         start: 0,
         bytes: 0,
         sides: Sides::Host,
+        has_handle: false,
     };
 
     fn find(pointer: u64) -> Option<Subject> {
@@ -102,6 +105,7 @@ impl Subject {
                 start,
                 bytes,
                 sides: Sides::Managed,
+                has_handle: false,
             });
         }
         if let Some((Range { start, bytes }, _)) = runtime.host.find(pointer) {
@@ -110,13 +114,15 @@ impl Subject {
                 None if runtime.is_shared_address(pointer) => Sides::Both,
                 None => Sides::Host,
             };
-            return Some(Subject { kind: 1, device, context, pointer, start, bytes, sides });
+            let host = Subject { kind: 1, device, context, pointer, ..Subject::FOREIGN };
+            return Some(Subject { start, bytes, sides, ..host });
         }
         if let Some(host) = runtime.host.lender_of(pointer) {
             let (Range { start, bytes }, _) = runtime.host.find(host)?;
             let start = pointer - (host - start);
             let sides = Sides::Apart { host, on_device: pointer };
-            return Some(Subject { kind: 1, device, context, pointer, start, bytes, sides });
+            let host = Subject { kind: 1, device, context, pointer, ..Subject::FOREIGN };
+            return Some(Subject { start, bytes, sides, ..host });
         }
         if !runtime.is_device_address(pointer) {
             return None;
@@ -124,7 +130,9 @@ impl Subject {
         // Variables of modules are in the window without having been allocated.
         let (start, bytes) =
             runtime.device_range(pointer).map_or((pointer, 0), |range| (range.start, range.bytes));
-        Some(Subject { kind: 2, device, context, pointer, start, bytes, sides: Sides::Device })
+        let has_handle = runtime.allocations.find(pointer).is_some();
+        let sides = Sides::Device;
+        Some(Subject { kind: 2, device, context, pointer, start, bytes, sides, has_handle })
     }
 
     /// Writes the value of a `CUpointer_attribute` in that attribute's own size.
@@ -142,9 +150,10 @@ impl Subject {
             4 => answer.write(if for_host { host } else { 0 }),
             // IS_MANAGED
             8 => answer.write(u32::from(self.sides == Sides::Managed)),
-            // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE,
-            // IS_HW_DECOMPRESS_CAPABLE
-            6 | 10 | 15 | 21 => answer.write(0u32),
+            // IS_LEGACY_CUDA_IPC_CAPABLE
+            10 => answer.write(u32::from(self.has_handle)),
+            // SYNC_MEMOPS, IS_GPU_DIRECT_RDMA_CAPABLE, IS_HW_DECOMPRESS_CAPABLE
+            6 | 15 | 21 => answer.write(0u32),
             7 | 20 => answer.write(self.start),
             // DEVICE_ORDINAL
             9 => answer.write(self.device),
@@ -176,6 +185,7 @@ mod tests {
             start: 0x1000,
             bytes: 0x800,
             sides: Sides::Device,
+            has_handle: true,
         };
         let check = |subject: Subject, attribute, expect: [u8; 8]| {
             let mut answer = [0xee_u8; 8];
@@ -187,6 +197,8 @@ mod tests {
         check(subject, 3, [0x34, 0x12, 0, 0, 0, 0, 0, 0]);
         check(subject, 4, [0; 8]);
         check(subject, 9, [3, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
+        check(subject, 10, [1, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
+        check(Subject::FOREIGN, 10, [0, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
         check(subject, 11, [0, 0x10, 0, 0, 0, 0, 0, 0]);
         check(Subject::FOREIGN, 2, [0, 0, 0, 0, 0xee, 0xee, 0xee, 0xee]);
         check(Subject::FOREIGN, 9, [0xfe, 0xff, 0xff, 0xff, 0xee, 0xee, 0xee, 0xee]);

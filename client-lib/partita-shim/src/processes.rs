@@ -21,6 +21,8 @@ pub enum Shared {
     Memory,
     /// `CUipcEventHandle`.
     Event,
+    /// What a file of `cuMemExportToShareableHandle` holds.
+    Physical,
 }
 
 impl Shared {
@@ -28,6 +30,7 @@ impl Shared {
         match self {
             Shared::Memory => *b"PartiMem",
             Shared::Event => *b"PartiEvt",
+            Shared::Physical => *b"PartiPhy",
         }
     }
 
@@ -123,11 +126,12 @@ mod tests {
     #[test]
     fn handles_name_secrets_of_their_kind() {
         let secret = Secret(u128::MAX / 7);
-        for kind in [Shared::Memory, Shared::Event] {
+        let kinds = [Shared::Memory, Shared::Event, Shared::Physical];
+        for kind in kinds {
             let handle = kind.handle(secret);
-            assert_eq!(kind.secret(&handle), Some(secret));
-            let other = if kind == Shared::Memory { Shared::Event } else { Shared::Memory };
-            assert_eq!(other.secret(&handle), None);
+            for other in kinds {
+                assert_eq!(other.secret(&handle), (other == kind).then_some(secret));
+            }
             for at in [0, 24, 63] {
                 let mut damaged = handle;
                 damaged[at] ^= 1;

@@ -3,13 +3,14 @@
 //! segments are built on it.
 //!
 //! To the daemon such memory is an ordinary allocation, its home; no program learns the home's
-//! address. The daemon maps the allocation, or its first part, into reserved addresses as often as
+//! address. So it is with memory of another process, which is opened instead of allocated. The
+//! daemon maps the allocation, or its first part, into reserved addresses as often as
 //! the device supports. It holds copies and kernels to the access that was granted.
 
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
-use partita_client::Session;
+use partita_client::{Secret, Session};
 use partita_model::{DeviceAddress, MemoryAccess};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,6 +25,8 @@ pub struct Physical {
     pub bytes: u64,
     /// `CUmemAllocationProp` as the program gave it.
     pub properties: [u64; 4],
+    /// Whether it is another process's.
+    is_opened: bool,
     state: Mutex<State>,
 }
 
@@ -44,6 +47,8 @@ struct Mapping {
 /// All memory, reserved addresses and mappings.
 pub struct Vmm {
     memory: Handles<Physical>,
+    /// Memory that several processes may have, by what opens it.
+    shared: Mutex<BTreeMap<Secret, u64>>,
     places: Mutex<Places>,
 }
 
@@ -54,11 +59,24 @@ struct Places {
     mapped: BTreeMap<u64, Mapping>,
 }
 
+impl Physical {
+    fn end(&self, session: &Session) -> CuResult {
+        let home = DeviceAddress(self.home);
+        let ended =
+            if self.is_opened { session.close_memory(home) } else { session.mem_free(home) };
+        ended.map_err(CuError::from)
+    }
+}
+
 impl Vmm {
     /// None.
     pub const fn new(device: DeviceIndex) -> Self {
         let places = Places { reserved: BTreeMap::new(), mapped: BTreeMap::new() };
-        Vmm { memory: Handles::new(Kind::Physical, device), places: Mutex::new(places) }
+        Vmm {
+            memory: Handles::new(Kind::Physical, device),
+            shared: Mutex::new(BTreeMap::new()),
+            places: Mutex::new(places),
+        }
     }
 
     /// `cuMemAddressReserve`.
@@ -89,7 +107,35 @@ impl Vmm {
         }
         let home = session.mem_alloc(bytes)?.0;
         let state = Mutex::new(State { owners: 1, mappings: 0 });
-        self.memory.insert(Physical { home, bytes, properties, state })
+        self.memory.insert(Physical { home, bytes, properties, is_opened: false, state })
+    }
+
+    /// `cuMemExportToShareableHandle`: what opens the memory in another process.
+    pub fn export(&self, session: &Session, handle: u64) -> CuResult<Secret> {
+        let mut shared = lock(&self.shared);
+        if let Some((secret, _)) = shared.iter().find(|(_, other)| **other == handle) {
+            return Ok(*secret);
+        }
+        let secret = session.export_memory(DeviceAddress(self.get(handle)?.home))?;
+        shared.insert(secret, handle);
+        Ok(secret)
+    }
+
+    /// `cuMemImportFromShareableHandle`. Memory that this process has already keeps its handle, and
+    /// has one owner more.
+    pub fn import(&self, session: &Session, secret: Secret, properties: [u64; 4]) -> CuResult<u64> {
+        let mut shared = lock(&self.shared);
+        if let Some(handle) = shared.get(&secret) {
+            lock(&self.get(*handle)?.state).owners += 1;
+            return Ok(*handle);
+        }
+        let range = session.open_memory(secret)?;
+        let state = Mutex::new(State { owners: 1, mappings: 0 });
+        let (home, bytes) = (range.start.0, range.bytes);
+        let memory = Physical { home, bytes, properties, is_opened: true, state };
+        let handle = self.memory.insert(memory)?;
+        shared.insert(secret, handle);
+        Ok(handle)
     }
 
     /// The memory of a handle.
@@ -122,7 +168,8 @@ impl Vmm {
             }
         }
         self.memory.remove(handle)?;
-        Ok(session.mem_free(DeviceAddress(memory.home))?)
+        lock(&self.shared).retain(|_, shared| *shared != handle);
+        memory.end(session)
     }
 
     /// `cuMemMap`.
@@ -219,8 +266,9 @@ impl Vmm {
         for start in reserved.into_keys() {
             let _ = session.unreserve(DeviceAddress(start));
         }
+        lock(&self.shared).clear();
         for memory in self.memory.remove_where(|_| true) {
-            let _ = session.mem_free(DeviceAddress(memory.home));
+            let _ = memory.end(session);
         }
     }
 }

@@ -1,15 +1,22 @@
 //! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management").
 //!
-//! Memory is shared with no other process. Handles to export are therefore never made, though
-//! programs may request memory that could have one.
+//! Memory is shared with other processes by files, whose bytes name a secret of the daemon. The
+//! memory does not live by the file: whoever exports it keeps it until it is imported. Programs may
+//! ask for other kinds of handles, which are never made.
 
-use crate::abi::{Array, In, Memory, Out, Plain};
+use crate::abi::{self, Array, In, Memory, Out, Plain};
 use crate::devices::{self, Device};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
+use crate::processes::{HANDLE_BYTES, Shared};
 use crate::runtime;
 use crate::vmm::GRANULARITY;
+use partita_client::Secret;
 use partita_model::MemoryAccess;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::IntoRawFd;
 
 /// `CUmemAllocationProp`.
 #[derive(Clone, Copy)]
@@ -144,6 +151,35 @@ exports! {
         Ok(())
     }
 
+    fn cuMemExportToShareableHandle(shareable: Out<i32>, handle: u64, kind: i32, flags: u64) {
+        let runtime = runtime::of(handle)?;
+        let [kinds, ..] = runtime.vmm.get(handle)?.properties;
+        if flags != 0 || (kinds >> 32) & u64::from(kind.cast_unsigned()) == 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        if kind != POSIX_FILE {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let secret = runtime.vmm.export(&runtime.session, handle)?;
+        shareable.set(file_of(&Shared::Physical.handle(secret)).map_err(|_| CuError::OUT_OF_MEMORY)?);
+        Ok(())
+    }
+
+    /// The file itself stands where other kinds of handles have a pointer. It stays the program's.
+    fn cuMemImportFromShareableHandle(handle: Out<u64>, shareable: u64, kind: i32) {
+        let runtime = runtime::current()?;
+        if kind != POSIX_FILE {
+            return Err(CuError::NOT_SUPPORTED);
+        }
+        let file = i32::try_from(shareable).map_err(|_| CuError::INVALID_VALUE)?;
+        let secret = secret_in(file).ok_or(CuError::INVALID_VALUE)?;
+        let location = Location { kind: ON_DEVICE, id: runtime.index.ordinal() };
+        let properties =
+            Properties { kind: PINNED, handle_types: POSIX_FILE, location, others: [0; 2] };
+        handle.set(runtime.vmm.import(&runtime.session, secret, properties.words())?);
+        Ok(())
+    }
+
     fn cuMemGetAllocationPropertiesFromHandle(properties: Out<[u64; 4]>, handle: u64) {
         properties.set(runtime::of(handle)?.vmm.get(handle)?.properties);
         Ok(())
@@ -151,6 +187,26 @@ exports! {
 }
 
 const ON_DEVICE: i32 = 1;
+/// `CU_MEM_ALLOCATION_TYPE_PINNED`.
+const PINNED: i32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_FILE: i32 = 1;
+
+/// A new file with these bytes, which the program closes.
+fn file_of(bytes: &[u8]) -> io::Result<i32> {
+    let file = memfd_create(c"memory of the GPU", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(file);
+    file.write_all(bytes)?;
+    Ok(file.into_raw_fd())
+}
+
+/// What a file of [`file_of`] names; `None` for any other file.
+fn secret_in(file: i32) -> Option<Secret> {
+    let file = abi::file(file)?;
+    let mut bytes = [0; HANDLE_BYTES];
+    let read = rustix::io::pread(file, &mut bytes, 0).ok()?;
+    Shared::Physical.secret(bytes.get(..read).filter(|bytes| bytes.len() == HANDLE_BYTES)?)
+}
 
 /// `CUmemAccess_flags`.
 const ACCESSES: [(i32, MemoryAccess); 3] =
@@ -159,7 +215,6 @@ const ACCESSES: [(i32, MemoryAccess); 3] =
 impl Properties {
     /// The device on which memory is asked for.
     fn check(&self) -> CuResult<&'static Device> {
-        const PINNED: i32 = 1;
         if self.kind != PINNED || !(0..=15).contains(&self.handle_types) {
             return Err(CuError::INVALID_VALUE);
         }

@@ -56,6 +56,10 @@ cudaEvent_t shared_event() {
     return event;
 }
 
+cudaError_t open_memory(void **opened, cudaIpcMemHandle_t handle) {
+    return cudaIpcOpenMemHandle(opened, handle, cudaIpcMemLazyEnablePeerAccess);
+}
+
 void expect_all(const unsigned *device, unsigned factor, unsigned plus, const char *when) {
     auto host = download(device, COUNT);
     for (int i = 0; i < COUNT; i++)
@@ -69,8 +73,8 @@ int child() {
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
     void *opened, *again;
     cudaEvent_t ready, done;
-    CHECK(cudaIpcOpenMemHandle(&opened, handles.memory, cudaIpcMemLazyEnablePeerAccess));
-    CHECK(cudaIpcOpenMemHandle(&again, handles.memory, cudaIpcMemLazyEnablePeerAccess));
+    CHECK(open_memory(&opened, handles.memory));
+    CHECK(open_memory(&again, handles.memory));
     expect(opened == again, "opened twice: %p and %p", opened, again);
     CHECK(cudaIpcCloseMemHandle(again));
     CHECK(cudaIpcOpenEventHandle(&ready, handles.ready));
@@ -95,7 +99,7 @@ int child() {
     expect(cudaEventElapsedTime(nullptr, ready, done) != cudaSuccess, "it had a time");
     cudaIpcMemHandle_t wrong = handles.memory;
     wrong.reserved[12] ^= 1;
-    expect(cudaIpcOpenMemHandle(&again, wrong, cudaIpcMemLazyEnablePeerAccess) == cudaErrorInvalidValue, "a wrong handle opened");
+    expect(open_memory(&again, wrong) == cudaErrorInvalidValue, "a wrong handle opened");
     expect(cudaIpcOpenMemHandle(&again, handles.memory, 0) == cudaErrorInvalidValue, "opened without flags");
     cudaGetLastError();
 
@@ -106,7 +110,7 @@ int child() {
     CHECK(cudaIpcCloseMemHandle(data));
     expect(cudaIpcCloseMemHandle(data) == cudaErrorInvalidValue, "closed twice");
     cudaGetLastError();
-    expect(cudaIpcOpenMemHandle(&again, handles.memory, cudaIpcMemLazyEnablePeerAccess) == cudaErrorInvalidValue, "freed memory opened");
+    expect(open_memory(&again, handles.memory) == cudaErrorInvalidValue, "freed memory opened");
     cudaGetLastError();
 
     // Memory and an event that the child's end leaves behind.
@@ -166,7 +170,7 @@ int main(int argc, char **argv) {
     expect(cudaIpcGetEventHandle(&inside.ready, plain) != cudaSuccess, "the handle of a plain event");
     expect(cudaIpcGetMemHandle(&inside.memory, &free_now) != cudaSuccess, "the handle of host memory");
     void *own;
-    expect(cudaIpcOpenMemHandle(&own, handles.memory, cudaIpcMemLazyEnablePeerAccess) == cudaErrorDeviceUninitialized, "opened its own");
+    expect(open_memory(&own, handles.memory) == cudaErrorDeviceUninitialized, "opened its own");
     cudaGetLastError();
     CHECK(cudaEventQuery(done));
 
@@ -201,7 +205,7 @@ int main(int argc, char **argv) {
     // The parent keeps memory of the child, which is killed while its kernel runs.
     auto theirs = hear<Handles>();
     cudaEvent_t never;
-    CHECK(cudaIpcOpenMemHandle(&own, theirs.memory, cudaIpcMemLazyEnablePeerAccess));
+    CHECK(open_memory(&own, theirs.memory));
     CHECK(cudaIpcOpenEventHandle(&never, theirs.done));
     expect(cudaEventQuery(never) == cudaErrorNotReady, "a kernel that takes long has ended");
     CHECK(cudaStreamWaitEvent(stream, never, 0));

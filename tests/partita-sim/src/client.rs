@@ -10,8 +10,8 @@ use crate::world::{Arena, GOOD_IMAGE, Reply, World};
 use partita_device::AddressRange;
 use partita_engine::{CloseReason, Payload, SessionGrant, SessionIdentity};
 use partita_model::request::{
-    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
-    StreamKind,
+    ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Secret, Sequence,
+    StreamHandle, StreamKind,
 };
 use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, SessionId, TenantId, Terms};
 use std::collections::BTreeMap;
@@ -60,6 +60,8 @@ enum Expect {
     Status,
     Region(usize),
     Module,
+    /// Perhaps memory of another client.
+    Opened,
     /// A gate, which is opened as soon as it has been answered.
     Gate(u64),
     Words {
@@ -90,6 +92,8 @@ pub struct Client {
     arena: Arc<Arena>,
     loaded: bool,
     regions: Vec<Region>,
+    /// Memory of other clients that it was given.
+    opened: Vec<DeviceAddress>,
     pending: BTreeMap<u64, Expect>,
     acts: u32,
 }
@@ -124,6 +128,7 @@ impl Client {
             arena: Arc::default(),
             loaded: false,
             regions: Vec::new(),
+            opened: Vec::new(),
             pending: BTreeMap::new(),
             acts: 0,
         };
@@ -197,6 +202,12 @@ impl Client {
         match expect {
             Expect::Anything => Ok(()),
             Expect::Success => success(),
+            Expect::Opened => {
+                if let Payload::Opened(range) = payload {
+                    self.opened.push(range.start);
+                }
+                Ok(())
+            }
             Expect::Status => match *code {
                 CudaResult::ERROR_NOT_READY => Ok(()),
                 _ => success(),
@@ -498,12 +509,15 @@ impl Client {
         let anywhere = DeviceAddress(random.next());
         let theirs = if victims.is_empty() { anywhere } else { *random.pick(victims) };
         let mine = self.regions[0].address.unwrap_or(anywhere);
+        let opened = if self.opened.is_empty() { anywhere } else { *random.pick(&self.opened) };
         let stream = StreamHandle(*random.pick(&[0, 1, 99, u64::MAX]));
         let event = EventHandle(*random.pick(&[0, 2, 77, u64::MAX]));
         let bytes = *random.pick(&[0, 1, 4096, u64::MAX, u64::MAX - 7, 1 << 40]);
         let from = self.arena.append(&[7; 1024]);
         let to = ArenaRange { offset: from.offset, bytes };
-        let request = match random.below(16) {
+        // Only liars export anything, and others' secrets are the next numbers.
+        let secret = Secret(u128::from(random.below(12)));
+        let request = match random.below(25) {
             0 => Request::CopyToDevice { stream, to: theirs, from },
             1 => Request::CopyToHost { stream, to, from: theirs },
             2 => Request::CopyOnDevice { stream, to: theirs, from: mine, bytes },
@@ -519,6 +533,14 @@ impl Client {
             12 => Request::StreamDestroy { stream },
             13 => Request::EventDestroy { event },
             14 => Request::Gate { stream },
+            15 => Request::ExportMemory { address: *random.pick(&[mine, theirs, anywhere]) },
+            16 | 17 => Request::OpenMemory { secret },
+            18 => Request::CloseMemory { address: *random.pick(&[opened, opened, mine, theirs]) },
+            23 => Request::Fill { stream, to: opened, value: 1, width: 1, count: bytes },
+            19 => Request::ExportEvent { event },
+            20 => Request::OpenEvent { event, secret },
+            21 => Request::EventQuery { event },
+            22 => Request::EventSynchronize { event },
             _ => {
                 let extent = |random: &mut Random| *random.pick(&[0, 1, 33, 1025, u32::MAX]);
                 let mut params = theirs.0.to_le_bytes().to_vec();
@@ -536,14 +558,18 @@ impl Client {
                 })
             }
         };
-        self.send(world, request, Expect::Anything);
+        let expect = match request {
+            Request::OpenMemory { .. } => Expect::Opened,
+            _ => Expect::Anything,
+        };
+        self.send(world, request, expect);
     }
 }
 
 /// Faulty clients need not get what they ask for, but take memory and modules as they come.
 fn loosen(expect: Expect) -> Expect {
     match expect {
-        Expect::Region(_) | Expect::Module | Expect::Gate(_) => expect,
+        Expect::Region(_) | Expect::Module | Expect::Gate(_) | Expect::Opened => expect,
         _ => Expect::Anything,
     }
 }

@@ -14,7 +14,7 @@ use partita_engine::{
 use partita_gpu::prepare::{Bounds, Target, prepare_forms, prepare_within};
 use partita_gpu::uploads::Image;
 use partita_model::ImageKind;
-use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request};
+use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request, Secret};
 use partita_model::{
     CudaResult, Limits, Nanos, Originals, PartitionReport, SessionId, Sharing, Timekeeping,
 };
@@ -131,6 +131,8 @@ impl World {
         log: bool,
     ) -> Result<Self, DeviceError> {
         let mut engine = Engine::new(config, &mut device)?;
+        let mut secrets = 0..;
+        engine.set_secrets(move || Secret(secrets.next().expect("numbers do not end")));
         engine.set_trace(&mut device, true)?;
         Ok(World {
             engine,
