@@ -161,7 +161,8 @@ exports! {
             return Err(CuError::NOT_SUPPORTED);
         }
         let secret = runtime.vmm.export(&runtime.session, handle)?;
-        shareable.set(file_of(&Shared::Physical.handle(secret)).map_err(|_| CuError::OUT_OF_MEMORY)?);
+        let file = file_of(&Shared::Physical.handle(secret));
+        shareable.set(file.map_err(|_| CuError::OUT_OF_MEMORY)?);
         Ok(())
     }
 

@@ -12,8 +12,8 @@ macro_rules! for_gallery {
             host_threads
             intrinsics launch_errors leavers lookback lu managed mandelbrot many_launches mapped mma
             montecarlo nbody no_parameters odd_grid pipeline printf processes processes_vmm queens
-            radix rdc recursion reduce redux registered scan sha256 simd slices special_registers spinlock spmv
-            stencil stream_memory surface symbols texture texture_kinds thrust_reduce
+            radix rdc recursion reduce redux registered scan sha256 simd slices special_registers
+            spinlock spmv stencil stream_memory surface symbols texture texture_kinds thrust_reduce
             thrust_scan thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma
             wmma80
         }

@@ -39,8 +39,11 @@ fn fill(to: DeviceAddress, count: u64) -> Request {
 }
 
 fn warnings(world: &World) -> usize {
-    let is_warning = |action: &&Action| matches!(action, Action::Log { text, .. } if text.contains("another user"));
-    world.actions.iter().filter(is_warning).count()
+    let texts = world.actions.iter().filter_map(|action| match action {
+        Action::Log { text, .. } => Some(text),
+        _ => None,
+    });
+    texts.filter(|text| text.contains("another user")).count()
 }
 
 #[test]
