@@ -1,8 +1,8 @@
 //! Exports: virtual memory management (CUDA Driver API, "Virtual Memory Management").
 //!
 //! Memory is shared with other processes by files, whose bytes name a secret of the daemon. The
-//! memory does not live by the file: whoever exports it keeps it until it is imported. Programs may
-//! ask for other kinds of handles, which are never made.
+//! file keeps no memory alive: the exporting process keeps it until another one has imported it.
+//! Programs may ask for other kinds of handles, which are never made.
 
 use crate::abi::{self, Array, In, Memory, Out, Plain};
 use crate::devices::{self, Device};

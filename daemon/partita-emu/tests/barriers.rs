@@ -202,7 +202,7 @@ fn several_barriers_without_a_count_await_whoever_has_not_exited() {
                 %r4, 10;\n\
                 @%p1 bra $round;\nst.global.u32 [%x1], %r3;";
     check(body, |thread| (thread + 10) % THREADS);
-    // A warp and half of another one leave at once, or when the others wait.
+    // One warp and half of another one leave at once, or when the other threads wait.
     for late in ["", "LATE"] {
         let body = format!(
             "setp.ge.u32 %p1, %t, 80;\n@!%p1 bra $stay;\n{}exit;\n$stay:\nst.shared.u32 [%mine], \

@@ -39,7 +39,7 @@ struct Export {
     /// The owner has freed it.
     is_freed: bool,
     payer: SessionId,
-    /// Who has it open, by address.
+    /// The sessions that have it open, by address.
     openings: BTreeMap<DeviceAddress, SessionId>,
 }
 

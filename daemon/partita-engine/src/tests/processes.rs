@@ -141,7 +141,7 @@ fn memory_outlives_its_owner_and_is_paid_for() {
         assert_eq!(world.code(session, fill(at, 4096)), 0);
         assert_eq!(world.code(session, Request::OpenMemory { secret }), 1, "its owner is gone");
     }
-    // Whoever pays, the bytes count until the last has closed.
+    // The bytes count for some session until the last one has closed the memory.
     world.close(other, CloseReason::Died);
     world.run();
     assert_eq!(world.engine.memory_used(), 4096);

@@ -186,7 +186,7 @@ fn words(module: &mut Module) -> VarId {
     words
 }
 
-/// A thread takes itself from the word of those that have not exited before it exits.
+/// Before a thread exits, it lowers the number of threads that have not exited by one.
 fn count_exits(module: &mut Module, body: &mut Body, is_kernel: bool, words: VarId) {
     let stmts = std::mem::take(&mut body.stmts);
     let mut out = Vec::with_capacity(stmts.len() + 4);
