@@ -536,11 +536,11 @@ impl Client {
             15 => Request::ExportMemory { address: *random.pick(&[mine, theirs, anywhere]) },
             16 | 17 => Request::OpenMemory { secret },
             18 => Request::CloseMemory { address: *random.pick(&[opened, opened, mine, theirs]) },
-            23 => Request::Fill { stream, to: opened, value: 1, width: 1, count: bytes },
             19 => Request::ExportEvent { event },
             20 => Request::OpenEvent { event, secret },
             21 => Request::EventQuery { event },
             22 => Request::EventSynchronize { event },
+            23 => Request::Fill { stream, to: opened, value: 1, width: 1, count: bytes },
             _ => {
                 let extent = |random: &mut Random| *random.pick(&[0, 1, 33, 1025, u32::MAX]);
                 let mut params = theirs.0.to_le_bytes().to_vec();

@@ -16,7 +16,6 @@ use super::window::Window;
 use super::{Answer, Refusal, Sessions};
 use crate::turn::Turn;
 use crate::{LogLevel, Payload};
-use partita_device::DeviceError;
 use partita_model::request::Secret;
 use partita_model::{CudaResult, DeviceAddress, SessionId, TenantId};
 use std::collections::BTreeMap;
@@ -152,7 +151,7 @@ impl Sessions {
         let bytes = session.window.exportable(address).ok_or(CudaResult::ERROR_INVALID_VALUE)?;
         let tenant = session.identity.tenant;
         let lending = turn.device.lending().ok_or_else(unsupported)?;
-        lending.lent_shape(address).map_err(|error| refusal(&error))?;
+        lending.lent_shape(address)?;
         let secret = turn.secret().ok_or_else(unsupported)?;
         let export = Export {
             tenant,
@@ -192,13 +191,13 @@ impl Sessions {
         }
         self.check_room_for_allocation(turn, id)?;
         let lending = turn.device.lending().ok_or_else(unsupported)?;
-        let shape = lending.lent_shape(home).map_err(|error| refusal(&error))?;
+        let shape = lending.lent_shape(home)?;
         let window = &mut self.session_mut(id).window;
         let range = window.open(bytes, shape).ok_or(CudaResult::ERROR_OUT_OF_MEMORY)?;
         let lending = turn.device.lending().ok_or_else(unsupported)?;
         if let Err(error) = lending.lend(home, range.start) {
             self.session_mut(id).window.close(range.start);
-            return Err(refusal(&error));
+            return Err(error.into());
         }
         self.exports.open(secret, range.start, id);
         Ok(Payload::Opened(range))
@@ -271,14 +270,4 @@ impl Sessions {
 fn unsupported() -> Refusal {
     let text = "memory shared between processes: not supported by this device".to_owned();
     Refusal::Explained(CudaResult::ERROR_NOT_SUPPORTED, text)
-}
-
-fn refusal(error: &DeviceError) -> Refusal {
-    let code = match error {
-        DeviceError::Busy => return Refusal::Busy,
-        DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
-        DeviceError::OutOfMemory { .. } => CudaResult::ERROR_OUT_OF_MEMORY,
-        _ => CudaResult::ERROR_INVALID_VALUE,
-    };
-    Refusal::Explained(code, error.to_string())
 }

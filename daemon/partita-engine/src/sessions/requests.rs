@@ -5,7 +5,7 @@ use super::record::{Call, SessionState};
 use super::textures::tensor_map;
 use crate::turn::Turn;
 use crate::{Payload, Request};
-use partita_device::Work;
+use partita_device::{DeviceError, Work};
 use partita_model::{CudaResult, MemoryAccess, request};
 
 /// How a request that is answered at once ends.
@@ -32,6 +32,18 @@ pub(crate) enum Taken {
     Later,
     /// It is a launch, which concerns other machines, too.
     Launch(request::Launch),
+}
+
+impl From<DeviceError> for Refusal {
+    fn from(error: DeviceError) -> Self {
+        let code = match error {
+            DeviceError::Busy => return Refusal::Busy,
+            DeviceError::OutOfMemory { .. } => CudaResult::ERROR_OUT_OF_MEMORY,
+            DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
+            _ => CudaResult::ERROR_INVALID_VALUE,
+        };
+        Refusal::Explained(code, error.to_string())
+    }
 }
 
 impl From<CudaResult> for Refusal {

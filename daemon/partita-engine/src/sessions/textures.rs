@@ -28,7 +28,7 @@ impl Sessions {
             Window::footprint(shape.bytes()).filter(|footprint| *footprint <= available);
         let footprint = footprint.ok_or(out_of_memory)?;
         let session = self.session_mut(id);
-        let array = turn.device.create_array(session.window_id, shape).map_err(refusal)?;
+        let array = turn.device.create_array(session.window_id, shape)?;
         session.memory_used += footprint;
         session.arrays.insert(array.0, ArrayRecord { shape: *shape, ending: false });
         Ok(Payload::Address(array))
@@ -99,7 +99,7 @@ impl Sessions {
         if spec.sampler.is_some_and(|s| s.filter == FilterMode::Linear && !numbers(s.integers)) {
             return Err(CudaResult::ERROR_INVALID_VALUE.into());
         }
-        let texture = turn.device.create_texture(session.window_id, spec).map_err(refusal)?;
+        let texture = turn.device.create_texture(session.window_id, spec)?;
         session.textures.insert(texture);
         Ok(Payload::Texture(texture))
     }
@@ -153,15 +153,5 @@ pub(super) fn tensor_map(
 ) -> Answer {
     let none = || DeviceError::Unsupported("it makes no tensor maps".to_owned());
     let made = turn.device.tensor_maps().ok_or_else(none).and_then(make);
-    made.map(|map| Payload::TensorMap(Box::new(map))).map_err(refusal)
-}
-
-fn refusal(error: DeviceError) -> Refusal {
-    let code = match error {
-        DeviceError::Busy => return Refusal::Busy,
-        DeviceError::OutOfMemory { .. } => CudaResult::ERROR_OUT_OF_MEMORY,
-        DeviceError::Unsupported(_) => CudaResult::ERROR_NOT_SUPPORTED,
-        _ => CudaResult::ERROR_INVALID_VALUE,
-    };
-    Refusal::Explained(code, error.to_string())
+    made.map(|map| Payload::TensorMap(Box::new(map))).map_err(Refusal::from)
 }

@@ -57,6 +57,8 @@ pub struct Cfg {
     pub block_of: Vec<BlockId>,
     /// Immediate post-dominator of each block.
     pub ipdom: Vec<BlockId>,
+    /// Whether some way from each block, and from the exit, comes to the exit.
+    pub ends: Vec<bool>,
     /// Whether the block itself may leave the function.
     pub leaves: Vec<bool>,
 }
@@ -307,11 +309,12 @@ impl<'m> Builder<'m> {
         let Self { mut blocks, block_of, leaves, .. } = self;
         let exit = id(blocks.len());
         if blocks.is_empty() {
-            return Cfg { blocks, preds: vec![Vec::new()], block_of, ipdom: Vec::new(), leaves };
+            let (preds, ipdom) = (vec![Vec::new()], Vec::new());
+            return Cfg { blocks, preds, block_of, ipdom, ends: vec![true], leaves };
         }
         let mut preds = predecessors(&blocks);
-        let reaches = backwards(exit, &preds);
-        let endless: Vec<usize> = (0..blocks.len()).filter(|index| !reaches[*index]).collect();
+        let ends = backwards(exit, &preds);
+        let endless: Vec<usize> = (0..blocks.len()).filter(|index| !ends[*index]).collect();
         for &index in &endless {
             blocks[index].succs.push(exit);
             preds[exit.index()].push(id(index));
@@ -328,7 +331,7 @@ impl<'m> Builder<'m> {
         }
         // `trap` keeps its edge for post-dominance; `leaves` names the blocks that leave.
         preds[exit.index()].retain(|block| leaves[block.index()]);
-        Cfg { blocks, preds, block_of, ipdom, leaves }
+        Cfg { blocks, preds, block_of, ipdom, ends, leaves }
     }
 }
 

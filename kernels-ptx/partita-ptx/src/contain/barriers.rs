@@ -28,6 +28,8 @@ use crate::ir::{
 };
 use crate::kernels::Calls;
 
+use super::{falls_off, threads};
+
 /// The words of the barriers, as the pass names them.
 const WORDS: &str = "pw_barriers";
 /// Barriers of a CTA (PTX ISA, "bar, barrier").
@@ -204,13 +206,7 @@ fn count_exits(module: &mut Module, body: &mut Body, is_kernel: bool, words: Var
         }
         out.push(stmt);
     }
-    let is_last = |stmt: &&Stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Label(_));
-    let ends = |inst: &Inst| {
-        let op = module.form(inst).op;
-        inst.guard.is_none() && matches!(op, Op::Ret | Op::Exit | Op::Trap | Op::Bra | Op::Brx)
-    };
-    let falls_off = !matches!(out.iter().rfind(is_last), Some(Stmt::Inst(inst)) if ends(inst));
-    if is_kernel && falls_off {
+    if is_kernel && falls_off(module, &out) {
         emit(module, body, &mut out, "red.shared.add.u32", &[live, less]);
     }
     body.stmts = out;
@@ -242,12 +238,7 @@ fn begin(module: &mut Module, body: &mut Body, words: VarId, counts: bool) {
         guard(&mut out, Guard { reg: first, negated: false }, Pos::default());
     }
     if counts {
-        let size = |part| Operand::Special(Special::Ntid, part);
-        emit(module, body, &mut out, "mov.u32", &[tid, size(Part::X)]);
-        for other in [Part::Y, Part::Z] {
-            emit(module, body, &mut out, "mov.u32", &[part, size(other)]);
-            emit(module, body, &mut out, "mul.lo.u32", &[tid, tid, part]);
-        }
+        threads(module, body, [tid, part], &mut out);
         let live = Operand::Mem(Base::Symbol(Symbol::Var(words)), LIVE);
         emit(module, body, &mut out, "st.shared.u32", &[live, tid]);
         guard(&mut out, Guard { reg: first, negated: false }, Pos::default());

@@ -533,12 +533,7 @@ impl Emitter<'_> {
     fn threads(&self, module: &mut Module, body: &mut Body, count: Operand, out: &mut Vec<Stmt>) {
         let [low, end] = [self.regs.low, self.regs.end].map(Operand::Reg);
         let [bad, some] = [self.regs.bad, self.regs.some].map(Operand::Reg);
-        let size = |part| Operand::Special(Special::Ntid, part);
-        emit(module, body, out, "mov.u32", &[end, size(Part::X)]);
-        for part in [Part::Y, Part::Z] {
-            emit(module, body, out, "mov.u32", &[low, size(part)]);
-            emit(module, body, out, "mul.lo.u32", &[end, end, low]);
-        }
+        threads(module, body, [end, low], out);
         emit(module, body, out, "add.u32", &[end, end, Operand::Int(31)]);
         emit(module, body, out, "and.b32", &[end, end, Operand::Int(!31)]);
         emit(module, body, out, "mov.u32", &[low, count]);
@@ -551,6 +546,26 @@ impl Emitter<'_> {
     }
 }
 
+/// Multiplies the CTA's threads into the first register; changes the second.
+fn threads(module: &mut Module, body: &mut Body, [all, other]: [Operand; 2], out: &mut Vec<Stmt>) {
+    let size = |part| Operand::Special(Special::Ntid, part);
+    emit(module, body, out, "mov.u32", &[all, size(Part::X)]);
+    for part in [Part::Y, Part::Z] {
+        emit(module, body, out, "mov.u32", &[other, size(part)]);
+        emit(module, body, out, "mul.lo.u32", &[all, all, other]);
+    }
+}
+
+/// Whether control may go past the last statement.
+fn falls_off(module: &Module, stmts: &[Stmt]) -> bool {
+    let last = stmts.iter().rfind(|stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Label(_)));
+    let ends = |inst: &Inst| {
+        let op = module.form(inst).op;
+        inst.guard.is_none() && matches!(op, Op::Ret | Op::Exit | Op::Trap | Op::Bra | Op::Brx)
+    };
+    !matches!(last, Some(Stmt::Inst(inst)) if ends(inst))
+}
+
 /// Appends the traps, behind all code of the body.
 fn emit_traps(
     module: &mut Module,
@@ -558,12 +573,7 @@ fn emit_traps(
     traps: [Option<LabelId>; TRAPS.len()],
     out: &mut Vec<Stmt>,
 ) {
-    let last = out.iter().rev().find(|stmt| matches!(stmt, Stmt::Inst(_) | Stmt::Label(_)));
-    let ends = |inst: &Inst| {
-        let op = module.form(inst).op;
-        inst.guard.is_none() && matches!(op, Op::Ret | Op::Exit | Op::Trap | Op::Bra | Op::Brx)
-    };
-    if !matches!(last, Some(Stmt::Inst(inst)) if ends(inst)) {
+    if falls_off(module, out) {
         emit(module, body, out, "ret", &[]);
     }
     for (label, (stem, _)) in traps.into_iter().zip(TRAPS) {

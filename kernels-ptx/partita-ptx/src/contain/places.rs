@@ -176,7 +176,6 @@ impl Sets {
                 }
             }
         }
-        let ends = ends(cfg);
         let mut ahead = vec![all; count];
         let mut ahead_of_definition = vec![0_u64; count];
         let mut changed = true;
@@ -184,7 +183,7 @@ impl Sets {
             changed = false;
             for (index, block) in cfg.blocks.iter().enumerate().rev() {
                 let ways = block.succs.iter();
-                let behind = match block.succs.is_empty() || !ends[index] {
+                let behind = match block.succs.is_empty() || !cfg.ends[index] {
                     true => 0,
                     false => {
                         ways.fold(all, |all, succ| all & ahead.get(succ.index()).unwrap_or(&0))
@@ -217,25 +216,6 @@ impl Sets {
         }
         Sets { ahead, ahead_of_definition, made }
     }
-}
-
-/// For each block, whether a way from there ends.
-fn ends(cfg: &Cfg) -> Vec<bool> {
-    let count = cfg.blocks.len();
-    let leaves = |index: &usize| {
-        let succs = &cfg.blocks[*index].succs;
-        succs.is_empty() || succs.iter().any(|succ| succ.index() >= count)
-    };
-    let mut open: Vec<usize> = (0..count).filter(leaves).collect();
-    let mut ends: Vec<bool> = (0..count).map(|index| leaves(&index)).collect();
-    while let Some(index) = open.pop() {
-        for pred in cfg.preds[index].iter().map(|pred| pred.index()) {
-            if !std::mem::replace(&mut ends[pred], true) {
-                open.push(pred);
-            }
-        }
-    }
-    ends
 }
 
 /// Removes checks of alignment that a wider one implies.

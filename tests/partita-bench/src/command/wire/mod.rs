@@ -80,7 +80,7 @@ pub struct WireArgs {
     launching: u16,
 
     /// Measure only launches of one client, of one CTA each, on this device.
-    #[arg(long, value_name = "DEVICE")]
+    #[arg(long, value_name = "DEVICE", conflicts_with_all = ["clients", "launching"])]
     device: Option<String>,
 
     /// Divide the work by this; the figures are only good at 1.
