@@ -59,6 +59,9 @@ pub struct Options {
     /// Whether kernels are rewritten so that they keep to their window and end no more than their
     /// launch.
     pub guards: Guarding,
+    /// Whether long launches stay on the device while it drains
+    /// ([`partita_device::Device::launches_may_leave`]).
+    pub launches_stay: bool,
     /// Whether the GPU is taken to be at its worst, and no self-test is made.
     pub without_self_test: bool,
     /// Who makes the self-test; `None` where nobody can.
@@ -80,7 +83,7 @@ pub struct Options {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error(
     "`{text}`: {what}; say cuda, cuda:NUMBER, and after it ,signals=copy|mapped and \
-     ,guards=on|strict|off and ,clock=host|gpu and ,self-test=on|off"
+     ,guards=on|strict|off and ,clock=host|gpu and ,leaving=on|off and ,self-test=on|off"
 )]
 pub struct OptionsError {
     text: String,
@@ -89,7 +92,7 @@ pub struct OptionsError {
 
 impl Options {
     /// Reads `cuda[:NUMBER][,signals=copy|mapped][,guards=on|strict|off][,clock=host|gpu]
-    /// [,self-test=on|off]`.
+    /// [,leaving=on|off][,self-test=on|off]`.
     ///
     /// # Errors
     /// [`OptionsError`].
@@ -115,6 +118,8 @@ impl Options {
                 Some(("guards", "off")) => options.guards = Guarding::Off,
                 Some(("clock", "host")) => options.clock = ClockSource::Host,
                 Some(("clock", "gpu")) => options.clock = ClockSource::Gpu,
+                Some(("leaving", "on")) => options.launches_stay = false,
+                Some(("leaving", "off")) => options.launches_stay = true,
                 Some(("self-test", "on")) => options.without_self_test = false,
                 Some(("self-test", "off")) => options.without_self_test = true,
                 Some(("part", part)) => {
@@ -159,6 +164,8 @@ mod tests {
         for text in ["cuda", "cuda,clock=host"] {
             assert_eq!(clock(text), Ok(ClockSource::Host), "{text}");
         }
+        let stay = |text| Options::parse(text).map(|options| options.launches_stay);
+        assert_eq!([stay("cuda"), stay("cuda,leaving=off")], [Ok(false), Ok(true)]);
         let without = |text| Options::parse(text).map(|options| options.without_self_test);
         assert_eq!([without("cuda"), without("cuda,self-test=off")], [Ok(false), Ok(true)]);
         for text in [

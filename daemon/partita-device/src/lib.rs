@@ -67,8 +67,8 @@ pub enum Activity {
     Idle,
     /// Work is in flight: poll again.
     Busy,
-    /// Only waits for words of host memory are in flight. Nothing tells of their change: poll again
-    /// in a while.
+    /// Waits for words of memory are in flight. Nothing tells of their change: poll again in a
+    /// while, or when [`Device::news`] is readable.
     Watching,
     /// Work is in flight, and no event comes before [`Device::news`] is readable.
     Waiting,
@@ -84,7 +84,8 @@ pub enum Phase {
     #[default]
     Open,
     /// It waits for the running launches to end. No new launch may begin; the running ones may have
-    /// whatever they need. [`Event::Reopened`] follows, at the latest after the device's limit.
+    /// whatever they need, and may leave ([`Device::launches_may_leave`]). [`Event::Reopened`]
+    /// follows, at the latest after the device's limit.
     Draining,
     /// A thread of the device makes calls that hold up others. Any call but [`Device::poll`],
     /// [`Device::phase`] and the facts may wait for them; [`Device::news`] tells of their end, and
@@ -234,6 +235,16 @@ pub trait Device: Textures {
     fn loading_waits_for_grids(&self) -> bool {
         false
     }
+
+    /// Whether long launches shall leave the device while it drains ([`Phase::Draining`]), and come
+    /// back when it has opened again.
+    fn launches_may_leave(&self) -> bool {
+        false
+    }
+
+    /// Launches leave the device while it drains: it may drain for longer than with launches that
+    /// stay.
+    fn launches_leave(&mut self) {}
 
     /// What its users do without because of this GPU or its driver, and why.
     fn limits(&self) -> &[String] {

@@ -249,8 +249,10 @@ fn a_border_moves_and_a_killed_program_harms_nobody() {
     let daemon = Daemon::on_emulated_driver(&switches(WITH_HOST_MEMORY), PATIENT);
     let program = toolchain::program("poly");
     let start = |seed: &str| Held::start(&daemon, &program, &["32768", "1000", seed]);
-    // Both at once: the code of a program that comes later is loaded when the launch has ended.
-    let (first, second) = (start("1"), start("2"));
+    let first = start("1");
+    daemon.wait_for("a program with work", |status| ctas(status).iter().any(|ctas| *ctas > 0));
+    // While its code is loaded, the first launch leaves the device.
+    let second = start("2");
     let status = daemon.wait_for("two programs with work", |status| {
         status.applications.len() == 2 && ctas(status).iter().all(|ctas| *ctas > 0)
     });
@@ -264,6 +266,7 @@ fn a_border_moves_and_a_killed_program_harms_nobody() {
     let all = status.partitions.iter().fold(SmSet::EMPTY, |all, part| all.union(&part.sms));
     let few: SmSet = all.iter().take(16).collect();
     let many = all.difference(&few);
+    assert!(status.applications.iter().all(|found| found.launches_completed == 0));
     assert!(daemon.resize(&[(one, few), (other, many)]));
     let moved = daemon.wait_for("the new border", |status| {
         status.partitions.iter().any(|part| part.application == one && part.sms == few)

@@ -1,6 +1,6 @@
 //! The device contract, call by call.
 
-use super::{ATTENTIVE, CudaDevice, HostAccess, refused};
+use super::{ATTENTIVE, CudaDevice, HostAccess, PATIENT, refused};
 use crate::arrays::Texels;
 use crate::driver::{Failure, Place};
 use crate::green::{MOST_CONTEXTS, STREAMS};
@@ -56,6 +56,14 @@ impl Device for CudaDevice {
 
     fn loading_waits_for_grids(&self) -> bool {
         self.habits.waits
+    }
+
+    fn launches_may_leave(&self) -> bool {
+        self.habits.waits && !self.launches_stay
+    }
+
+    fn launches_leave(&mut self) {
+        self.phases.launches_leave();
     }
 
     fn limits(&self) -> &[String] {
@@ -280,18 +288,19 @@ impl Device for CudaDevice {
         if self.streams.is_idle() && !self.loader.is_loading() {
             return Activity::Idle;
         }
-        let looks = self.streams.looks_for_values();
+        let (looks, quiet) = (self.streams.looks_for_values(), self.last_event.elapsed());
         if self.streams.looks_at_host() && !looks && self.streams.device_is_idle() {
             return Activity::Watching;
         }
-        if self.last_event.elapsed() < ATTENTIVE || looks || self.streams.looks_at_host() {
+        let is_patient = quiet >= PATIENT && !self.streams.awaits_event();
+        if quiet < ATTENTIVE || (looks && !is_patient) || self.streams.looks_at_host() {
             return Activity::Busy;
         }
         if self.awaits_phase() {
             return Activity::Watching;
         }
         self.streams.arm();
-        Activity::Waiting
+        if looks { Activity::Watching } else { Activity::Waiting }
     }
 }
 

@@ -40,6 +40,9 @@ use std::time::{Duration, Instant};
 /// How long the owner polls after an event before it sleeps. The next event often follows soon, and
 /// sleeping and waking cost tens of microseconds.
 const ATTENTIVE: Duration = Duration::from_micros(50);
+/// Time without an event after which values of device memory are looked at now and then only. The
+/// end of a grid still wakes the owner.
+const PATIENT: Duration = Duration::from_millis(1);
 
 /// Memory, in bytes, that the driver needs for loading and launching kernels (stacks, printf,
 /// code).
@@ -59,6 +62,8 @@ pub struct CudaDevice {
     calibration: Calibration,
     identity: String,
     habits: Habits,
+    /// Whether long launches stay while the device drains.
+    launches_stay: bool,
     news: Arc<News>,
     clock: Clock,
     /// The stream for time marks and zeroing.
@@ -185,6 +190,7 @@ impl CudaDevice {
             facts,
             identity,
             habits,
+            launches_stay: options.launches_stay,
             news,
             clock,
             upkeep,

@@ -8,7 +8,10 @@
 //! Where no call waits for grids ([`crate::self_test`]), the device stays open meanwhile.
 //!
 //! A launch may last long, or wait for a copy that stays here. After a limit the device therefore
-//! opens again, for as long as it has drained, and tries anew with twice the limit.
+//! opens again, for as long as it has drained, and tries anew with twice the limit. Where launches
+//! leave ([`Device::launches_leave`]), the limit is longer at once.
+//!
+//! [`Device::launches_leave`]: partita_device::Device::launches_leave
 
 use super::CudaDevice;
 use crate::loader::Outcome;
@@ -17,13 +20,17 @@ use std::time::{Duration, Instant};
 
 /// How long the device drains at first, and at most, before others go on.
 const LIMITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(2));
+/// How long it drains at most while launches leave it. They do at the end of a task, which may take
+/// longer than others shall wait for a launch that stays.
+const LEAVING: Duration = Duration::from_secs(20);
 
 /// The device's phase.
 pub(super) struct Phases {
     phase: Phase,
     /// How long the device drains this time.
     limit: Duration,
-    /// When it opens again, or may drain again.
+    /// When it began to drain, or to be open again, and until when it is.
+    since: Instant,
     until: Instant,
     /// What the loading thread has told in this phase.
     outcomes: Vec<Outcome>,
@@ -33,10 +40,12 @@ pub(super) struct Phases {
 
 impl Phases {
     pub(super) fn new() -> Phases {
+        let now = Instant::now();
         Phases {
             phase: Phase::Open,
             limit: LIMITS.0,
-            until: Instant::now(),
+            since: now,
+            until: now,
             outcomes: Vec::new(),
             is_beside: false,
         }
@@ -44,6 +53,20 @@ impl Phases {
 
     pub(super) fn phase(&self) -> Phase {
         self.phase
+    }
+
+    /// Lets the device drain for longer.
+    pub(super) fn launches_leave(&mut self) {
+        if self.phase == Phase::Draining {
+            self.until = self.since + LEAVING;
+        }
+    }
+
+    /// Changes the phase for so long.
+    fn change(&mut self, phase: Phase, time: Duration) {
+        self.phase = phase;
+        self.since = Instant::now();
+        self.until = self.since + time;
     }
 }
 
@@ -97,12 +120,10 @@ impl CudaDevice {
         let now = Instant::now();
         match self.phases.phase {
             Phase::Open if self.loader.is_urgent() && now >= self.phases.until => {
-                self.phases.phase = Phase::Draining;
-                self.phases.until = now + self.phases.limit;
+                self.phases.change(Phase::Draining, self.phases.limit);
             }
             Phase::Draining if now >= self.phases.until => {
-                self.phases.phase = Phase::Open;
-                self.phases.until = now + self.phases.limit;
+                self.phases.change(Phase::Open, now - self.phases.since);
                 self.phases.limit = (self.phases.limit * 2).min(LIMITS.1);
                 events.push(Event::Reopened);
             }

@@ -449,14 +449,15 @@ impl Streams {
         Some(head)
     }
 
-    /// Whether an operation waits for a value or an event whose change wakes no thread.
-    pub(crate) fn looks_for_values(&self) -> bool {
+    /// Whether an operation waits for an event whose change wakes no thread.
+    pub(crate) fn awaits_event(&self) -> bool {
         self.awaits_event
-            || self
-                .active
-                .iter()
-                .filter_map(|id| self.streams.get(id))
-                .any(Logical::waits_for_value)
+    }
+
+    /// Whether an operation waits for such an event, or for a value.
+    pub(crate) fn looks_for_values(&self) -> bool {
+        let mut streams = self.active.iter().filter_map(|id| self.streams.get(id));
+        self.awaits_event || streams.any(Logical::waits_for_value)
     }
 
     /// Whether an operation waits for a word in host memory.

@@ -30,19 +30,19 @@ const LEAST_SPARE: usize = 8;
 
 /// A helper grid, or a wave of tickets, in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Helper {
+pub(super) struct Helper {
     /// The side stream that it has to itself.
     stream: StreamId,
     /// The number by which its workers find their bit in the control block. All waves have the
     /// first.
-    number: u32,
+    pub(super) number: u32,
     /// The SMs to which the device keeps it.
     kept_to: Option<SmSet>,
 }
 
 /// The helper grids of one launch that are in flight.
 #[derive(Default)]
-pub(super) struct Helpers(BTreeMap<OperationId, Helper>);
+pub(super) struct Helpers(pub(super) BTreeMap<OperationId, Helper>);
 
 impl Helpers {
     /// Their operations.
@@ -137,6 +137,9 @@ impl Launches {
         is_alone: bool,
     ) -> Result<(Staffing, Option<Grid>), Bug> {
         self.signal_room(turn, handover, id)?;
+        if self.known(id)?.can_leave() && self.is_leaving(turn) {
+            return Ok((Staffing::Complete, None));
+        }
         if matches!(self.known(id)?.run, Run::Ticket(_)) {
             let Place { application, stream, .. } = self.known(id)?.place;
             let kept_to = self.kept_to(turn, handover, application, stream);
@@ -195,6 +198,9 @@ impl Launches {
         if let Err(error) = accepted {
             turn.log_error(Some(session), format!("a helper grid of {id} was refused: {error}"));
             return Ok(Sent::Refused);
+        }
+        if let Run::Worker(worker) = &mut launch.run {
+            worker.brought += u64::from(ctas);
         }
         let claims = launch.claims_mut().ok_or(Bug::WrongForm(id))?;
         claims.helpers.0.insert(operation, Helper { stream, number, kept_to });

@@ -11,6 +11,7 @@
 //! | `groups` | machine code and originals on groups of SMs |
 //! | `confinement` | the SMs to which the device keeps a grid |
 //! | `helpers` | helper grids and their side streams |
+//! | `leaving` | long launches that leave for a phase of the device |
 //! | `arrivals` | workers on their way |
 //! | `control_block` | memory and content of control blocks |
 //! | `waiting` | launches that wait for room or for their turn |
@@ -31,6 +32,7 @@ mod endings;
 mod groups;
 mod helpers;
 mod layout;
+mod leaving;
 mod original;
 mod params;
 mod slice;
@@ -58,7 +60,9 @@ use crate::turn::{Bug, Turn, earliest};
 use admission::InFlight;
 use arrivals::Latency;
 use confinement::Confinements;
-use control_block::{BlockPool, signal_abort, signal_completed, signal_gates, signal_quota};
+use control_block::{
+    BlockPool, signal_abort, signal_completed, signal_gates, signal_quota, signal_retired,
+};
 use helpers::SideStreams;
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{Gates, Telemetry};
@@ -364,10 +368,10 @@ impl Launches {
             }
             if !launch.main_done
                 && turn.device.cancel(launch.place.main).is_err()
-                && let Run::Ticket(ticket) = &launch.run
+                && let Some(claims) = launch.claims().filter(|_| launch.can_leave())
             {
                 let total = launch.spec.total();
-                let _ = signal_completed(turn.device, ticket.claims.block, total);
+                let _ = signal_completed(turn.device, claims.block, total);
             }
             for helper in launch.claims().into_iter().flat_map(|claims| claims.helpers.grids()) {
                 let _ = turn.device.cancel(helper);

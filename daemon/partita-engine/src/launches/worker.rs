@@ -11,6 +11,7 @@ use super::arrivals::Arrivals;
 use super::confinement::launch_on;
 use super::control_block::signal_gates;
 use super::layout::{Layout, rounds_for};
+use super::leaving::may_last;
 use super::params::Hidden;
 use super::spec::{Claims, Count, Form, Launch, Pending, Place, Run, Spec, Start};
 use super::watchdog::Watch;
@@ -33,6 +34,8 @@ const MOST_ROUNDS: u64 = 16;
 /// What a launch of workers has.
 pub(super) struct Worker {
     pub(super) claims: Claims,
+    /// Whether the launch has no main grid, and can leave for a phase ([`super::leaving`]).
+    pub(super) can_leave: bool,
     /// Workers of the main grid that find a task, where no border moves.
     sent: u64,
     /// CTAs of a task, as expected.
@@ -44,6 +47,8 @@ pub(super) struct Worker {
     pub(super) count_block: Option<DeviceAddress>,
     /// Workers on their way.
     pub(super) arrivals: Arrivals,
+    /// CTAs of all helper grids so far. Each registers when it starts.
+    pub(super) brought: u64,
     /// When the last helper grid was sent.
     pub(super) helper_sent: Nanos,
     /// Numbers of retired helper grids, one bit each.
@@ -125,7 +130,7 @@ impl Launches {
         handover: &mut Handover,
         (place, window): (Place, AddressRange),
         pending: Box<Pending>,
-        (layout, count_block): (Layout, Option<DeviceAddress>),
+        (layout, cta_time, count_block): (Layout, Option<Nanos>, Option<DeviceAddress>),
     ) -> Start {
         let Pending { mut spec, form } = *pending;
         let count = match form {
@@ -137,9 +142,13 @@ impl Launches {
             }
         };
         let stalled = handover.stalled();
-        let gates = layout.gates(&spec, count.is_some(), &stalled);
+        let can_leave = turn.device.launches_may_leave()
+            && matches!(count, Some(count) if count.is_none_or(|count| !count.counting))
+            && may_last(&spec, layout.placed, cta_time);
+        let has_main = count.is_some() && !can_leave;
+        let gates = layout.gates(&spec, has_main, &stalled);
         let (first, end) = (spec.first, spec.end);
-        let main_ctas = layout.ctas;
+        let main_ctas = if can_leave { 0 } else { layout.ctas };
         let (grid, cluster) = (spec.grid, spec.cluster);
         let shape = Shape { grid, cluster, first, end, main_ctas, gates: &gates };
         let block = match self.blocks.acquire(turn.device, &shape) {
@@ -151,21 +160,23 @@ impl Launches {
             }
         };
         spec.params.push(Hidden::ControlBlock, block.0);
-        let sent = layout.placed;
+        let sent = if can_leave { 0 } else { layout.placed };
         handover.ledger_mut().enter(place.lane(), spec.id, spec.cta, layout.workers);
         self.waiting.remove(place.main);
         self.took_off(turn, place.application, true);
-        let (own, is_kept) = (layout.own, layout.is_kept);
+        let (own, is_kept) = (layout.own, layout.is_kept && !can_leave);
         let (claims, id) = (Claims::new(block, gates, spec.first, (own, is_kept)), spec.id);
         let run = match count {
             Some(count) => Run::Worker(Worker {
                 claims,
+                can_leave,
                 sent,
                 task: layout.task.expected,
                 since: None,
                 count,
                 count_block,
                 arrivals: Arrivals::default(),
+                brought: 0,
                 helper_sent: Nanos::default(),
                 retired: 0,
             }),
@@ -175,9 +186,9 @@ impl Launches {
         let (begun, outlook) = (None, None);
         let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         let launch = Box::new(launch);
-        let work = match &launch.run {
-            Run::Ticket(_) => ticket::wait(block, launch.spec.total()),
-            _ => {
+        let work = match launch.can_leave() {
+            true => ticket::wait(block, launch.spec.total()),
+            false => {
                 let grid = self.claiming_grid(&launch, window, layout.ctas, block);
                 launch_on(is_kept.then_some(own), grid)
             }
@@ -236,6 +247,8 @@ impl Launches {
         let mut due = now + turn.config().unsettled_tick;
         launch.watch = Watch::new(now);
         match &mut launch.run {
+            // Nothing of it runs before its first helper grid.
+            Run::Worker(worker) if worker.can_leave => due = now,
             Run::Worker(worker) => {
                 let entered = handover.ledger().entered(launch.place.stream, id);
                 worker.arrivals.begin(entered, now, due);
@@ -287,7 +300,10 @@ impl Launches {
         let has_tasks = seen.next < launch.spec.total();
         let mut gave_up = false;
         match &mut launch.run {
-            Run::Worker(worker) => worker.arrivals.look(came, now, &mut self.latency),
+            Run::Worker(worker) => {
+                worker.arrivals.look(came, now, &mut self.latency);
+                gave_up = worker.can_leave && !main_done && fault != 0;
+            }
             Run::Ticket(ticket) => {
                 // Tickets have no grid of their own whose end would tell.
                 gave_up = !main_done && fault != 0;
@@ -432,7 +448,7 @@ impl Launches {
         if seen.next >= total {
             return complete;
         }
-        if !seen.has_started() {
+        if !seen.has_started() && !worker.can_leave {
             return Ok((Staffing::Lacking, None));
         }
         let own = handover.granted(launch.place.application).difference(&handover.stalled());
@@ -457,6 +473,10 @@ impl Launches {
         if need == 0 {
             worker.arrivals.forgive();
             return complete;
+        }
+        if worker.can_leave && worker.claims.seen.registered_total() < worker.brought {
+            // What is on its way comes first: the hardware starts grids in order.
+            return Ok((Staffing::Lacking, None));
         }
         let workers = need.saturating_sub(worker.arrivals.expected(now));
         if workers == 0 {

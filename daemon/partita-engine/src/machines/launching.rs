@@ -467,7 +467,8 @@ impl Machines {
         };
         let count_block = self.observer.begin_counting(turn, &mut pending);
         let (handover, place) = (&mut self.handover, (place, window));
-        self.launches.start_claiming(turn, handover, place, pending, (layout, count_block))
+        let known = (layout, cta_time, count_block);
+        self.launches.start_claiming(turn, handover, place, pending, known)
     }
 
     pub(super) fn start_original(

@@ -35,6 +35,7 @@ impl Machines {
             turn.sound(watched);
         }
         let longest_task = self.longest_task();
+        self.launches.leave_for_phase(turn, longest_task);
         let mut lacking = false;
         for launch in front {
             let staffed = self.staff(turn, launch, longest_task);

@@ -90,6 +90,8 @@ impl Machines {
                     self.request(turn, call, request);
                 }
                 turn.push(Effect::PumpWaiting);
+                // Launches that have left come back.
+                self.launches.look_by(turn.now());
             }
             Event::Done { operation, time, outcome } => {
                 self.observer.look_at_hit_rates(turn);

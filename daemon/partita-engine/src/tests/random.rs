@@ -2,6 +2,7 @@
 
 use super::world::{ALONE, FAULT, LONG, MEDIUM, SHORT, SLICED, TICKET, World};
 use crate::{CloseReason, EngineConfig, EventHandle, Request, Rests, StreamHandle, StreamKind};
+use partita_device::{Event, Phase};
 use partita_model::{ApplicationId, Bytes, DeviceAddress, Nanos, SessionId, SmId, SmPart, SmSet};
 use partita_policy::{Sample, Selected, Selector};
 use std::collections::BTreeMap;
@@ -124,8 +125,8 @@ impl Selector for Fickle {
 }
 
 /// `is_shared`: some share SMs now and then. `look_time`: how long a look at the device's memory
-/// takes, in nanoseconds.
-fn run(seed: u64, is_shared: bool, look_time: Option<u64>) {
+/// takes, in nanoseconds. `may_leave`: the device drains now and then, and launches leave it.
+fn run(seed: u64, is_shared: bool, look_time: Option<u64>, may_leave: bool) {
     let mut random = Random(seed);
     let sm_count = u16::try_from(4 + random.below(12)).unwrap();
     // Where some wait for their turn, time goes on while the device has nothing to do.
@@ -134,6 +135,7 @@ fn run(seed: u64, is_shared: bool, look_time: Option<u64>) {
     let config = EngineConfig { window, rests, ..EngineConfig::default() };
     let mut world = World::with_config(sm_count, config);
     world.device.look_time = look_time;
+    world.device.may_leave = may_leave;
     if is_shared {
         world.device.is_shared = true;
         world.select_by(Fickle(Random(seed), Nanos(0)));
@@ -152,6 +154,10 @@ fn run(seed: u64, is_shared: bool, look_time: Option<u64>) {
             }
             2 if !clients.is_empty() => resize(&mut world, &mut random, &clients, sm_count),
             3 => world.engine.unpin(&mut world.device),
+            35 if world.device.may_leave => match world.device.phase {
+                Phase::Open => world.device.phase = Phase::Draining,
+                Phase::Draining | Phase::Closed => reopen(&mut world),
+            },
             4 => {
                 let stalled = (0..sm_count).filter(|_| random.below(4) == 0).map(SmId).collect();
                 world.engine.set_stalled(&mut world.device, stalled);
@@ -165,6 +171,7 @@ fn run(seed: u64, is_shared: bool, look_time: Option<u64>) {
         }
     }
     // Faults stop: everything must end.
+    reopen(&mut world);
     world.engine.set_stalled(&mut world.device, SmSet::EMPTY);
     world.engine.unpin(&mut world.device);
     for client in &clients {
@@ -181,23 +188,35 @@ fn run(seed: u64, is_shared: bool, look_time: Option<u64>) {
     world.finish();
 }
 
+fn reopen(world: &mut World) {
+    world.device.phase = Phase::Open;
+    world.engine.handle_event(&mut world.device, Event::Reopened);
+}
+
 #[test]
 fn forty_seeds() {
     for seed in 0..40 {
-        run(seed, false, None);
+        run(seed, false, None, false);
     }
 }
 
 #[test]
 fn forty_seeds_with_shared_sms() {
     for seed in 0..40 {
-        run(seed, true, None);
+        run(seed, true, None, false);
     }
 }
 
 #[test]
 fn forty_seeds_with_looks_that_take_time() {
     for seed in 0..40 {
-        run(seed, seed % 2 == 1, Some(500 + 700 * seed));
+        run(seed, seed % 2 == 1, Some(500 + 700 * seed), false);
+    }
+}
+
+#[test]
+fn forty_seeds_with_phases() {
+    for seed in 0..40 {
+        run(seed, seed % 2 == 1, (seed % 3 == 0).then_some(5_000), true);
     }
 }

@@ -240,6 +240,10 @@ impl Device for FakeDevice {
         self.loading_waits
     }
 
+    fn launches_may_leave(&self) -> bool {
+        self.may_leave
+    }
+
     fn phase(&self) -> Phase {
         self.phase
     }

@@ -164,6 +164,7 @@ pub(crate) struct FakeDevice {
     pub(crate) traffic: (Option<u64>, Vec<u64>),
     /// Whether modules are loaded only when nothing runs.
     pub(crate) loading_waits: bool,
+    pub(crate) may_leave: bool,
     pub(crate) phase: Phase,
     /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
     pub(crate) groups: Vec<SmSet>,
@@ -228,6 +229,7 @@ impl FakeDevice {
             look_time: None,
             looks: BTreeMap::new(),
             loading_waits: false,
+            may_leave: false,
             phase: Phase::Open,
             hit_rate: None,
             traffic: (None, Vec::new()),
