@@ -13,6 +13,10 @@ use partita_model::texture::{
 use partita_model::{DeviceAddress, MemoryAccess, ModuleId, StreamId, WindowId};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longer than the device drains while a launch stays.
+const DRAINS: Duration = Duration::from_millis(500);
 
 struct Zeros;
 
@@ -100,10 +104,10 @@ fn every_call_returns_while_a_worker_is_stalled() {
     let done = |world: &fake::World<'_>| {
         world.fake.calls("cuLibraryUnload") == 1 && world.fake.calls("cuMemAddressFree") > 2 * 3
     };
-    let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
+    let end = Instant::now() + Duration::from_secs(60);
     while !done(&world) {
         world.poll();
-        assert!(std::time::Instant::now() < end, "{:#?}", fake.log());
+        assert!(Instant::now() < end, "{:#?}", fake.log());
     }
 }
 
@@ -124,6 +128,33 @@ fn loading_begins_when_no_grid_runs() {
     world.finish(&[running]);
     world.until(|world| world.modules.len() == 1);
     assert_eq!(fake.logged("blocked"), Vec::<String>::new());
+}
+
+/// A launch that leaves may take longer for a task than others shall wait for one that stays.
+#[test]
+fn the_device_drains_for_longer_while_launches_leave() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    assert!(world.device.launches_may_leave());
+    world.load(1, &module_of(&["await_it"])).unwrap();
+    let word = world.allocate(0, 8);
+    let running = world.launch(0, "await_it", [word.0, 1]);
+    world.until_logged("runs: await_it");
+    world.device.load_module(ModuleId(2), WINDOW, module_of(&["late"])).unwrap();
+    for leaves in [false, true] {
+        world.until(|world| world.device.phase() == Phase::Draining);
+        let start = Instant::now();
+        while world.device.phase() == Phase::Draining && start.elapsed() < DRAINS {
+            if leaves {
+                world.device.launches_leave();
+            }
+            world.poll();
+        }
+        assert_eq!(world.device.phase() == Phase::Draining, leaves);
+    }
+    world.device.poke(word, &1_u64.to_le_bytes()).unwrap();
+    world.finish(&[running]);
+    world.until(|world| world.modules.len() == 1);
 }
 
 /// The owner sleeps while a kernel runs, and is woken by its end.

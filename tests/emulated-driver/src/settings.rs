@@ -31,6 +31,9 @@ pub struct Settings {
     /// goes with the host's, and what the host does between two launches takes as long on a GPU
     /// that needs a thousand times its own time for a kernel.
     pub idle: u32,
+    /// Launches of kernels whose name begins so end at once and do nothing, so that the time of
+    /// the host's side can be measured.
+    pub skip: Option<String>,
     /// Decides what hardware leaves open.
     pub seed: u64,
     /// Whether calls of the process's first thread that wait are told ([`crate::waits`]).
@@ -50,7 +53,7 @@ impl std::fmt::Display for SettingsError {
         write!(
             f,
             "{VARIABLE}: {}; there are gpu=SPEC, gpus=1 to gpus={MOST_GPUS}, memory=BYTES, \
-             cuda=VERSION, idle=FACTOR, seed=NUMBER, ",
+             cuda=VERSION, idle=FACTOR, skip=KERNEL, seed=NUMBER, ",
             self.what
         )?;
         let mut names = String::from("timing, watch");
@@ -135,6 +138,7 @@ impl Default for Settings {
             cuda: 13_000,
             timing: true,
             idle: 1,
+            skip: None,
             seed: 0,
             watch: false,
             habits: Habits::default(),
@@ -175,6 +179,7 @@ impl Settings {
                     }
                     settings.idle = factor;
                 }
+                "skip" if !value.is_empty() => settings.skip = Some(value.to_owned()),
                 "seed" => settings.seed = value.parse().map_err(|_| unknown())?,
                 "timing" => settings.timing = switch()?,
                 "watch" => settings.watch = switch()?,
@@ -205,7 +210,7 @@ mod tests {
     #[test]
     fn errors_name_the_switches() {
         let habits = ["timing", "timing=maybe", "tinning=off", "no-pageable-access=1"];
-        for wrong in habits.into_iter().chain(["seed=x", "gpus=0", "gpus=9", "idle=0"]) {
+        for wrong in habits.into_iter().chain(["seed=x", "skip=", "gpus=0", "gpus=9", "idle=0"]) {
             let error = Settings::parse(wrong).expect_err(wrong).to_string();
             let named = ["printf-on-stdout", "timing", "seed=NUMBER", wrong];
             assert!(named.iter().all(|name| error.contains(name)), "{error}");

@@ -7,7 +7,7 @@
 //! are events.
 
 use super::{Api, ApiBenchError, CTAS, io};
-use crate::wire::{Client, WireError};
+use crate::wire::{Client, WireError, cpu_nanos};
 use partita_cli::report::Metric;
 use partita_client::Session;
 use std::path::Path;
@@ -132,13 +132,6 @@ fn gpu_of(gpus: &str) -> Result<u32, ApiBenchError> {
     let refused = || ApiBenchError::Refused { request: "GET /v1/gpus".into(), answer: gpus.into() };
     let gpus: serde_json::Value = serde_json::from_str(gpus).map_err(|_| refused())?;
     gpus[0]["pid"].as_u64().and_then(|pid| u32::try_from(pid).ok()).ok_or_else(refused)
-}
-
-/// CPU time of a process's main thread (Linux, `Documentation/scheduler/sched-stats.rst`).
-fn cpu_nanos(pid: u32) -> Result<u64, ApiBenchError> {
-    let file = format!("/proc/{pid}/task/{pid}/schedstat");
-    let text = std::fs::read_to_string(&file).map_err(io(&file))?;
-    Ok(text.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or_default())
 }
 
 /// How often a process's main thread has given up its processor to wait.

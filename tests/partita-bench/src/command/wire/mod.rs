@@ -110,8 +110,8 @@ pub(crate) enum WireError {
     System(#[from] rustix::io::Errno),
     #[error("the daemon cannot be asked: {0}")]
     Api(#[from] ApiError),
-    #[error("/proc/{pid}/status cannot be read: {source}")]
-    Memory { pid: u32, source: io::Error },
+    #[error("{file} cannot be read: {source}")]
+    Proc { file: String, source: io::Error },
     #[error("/proc/{pid}/status says nothing of `{what}`")]
     NoSuchLine { pid: u32, what: &'static str },
     #[error(
@@ -150,9 +150,14 @@ impl WireArgs {
         let mut metrics = Vec::new();
         if let Some(device) = &self.device {
             let daemon = ChildDaemon::start(&Parts::find(device.clone())?, &[])?;
+            let pid = when_empty(daemon.folder())?;
             let client = Client::connect(daemon.folder())?;
             let counts = [LAUNCHES, ROUND_TRIPS].map(|count| self.scaled(count));
+            let before = cpu_nanos(pid)?;
             launches(&client, (1, GOAL_ON_GPU), counts, &mut metrics)?;
+            let spent = (cpu_nanos(pid)? - before) as f64 / 1e3 / counts[0] as f64;
+            let name = "CPU time of the owner's thread for a launch, polls included";
+            metrics.push(Metric::plain(name, spent, "us"));
             let device = format!("{device}, host time");
             return Ok(Report { bench: "wire".into(), device, seed: 0, metrics });
         }
@@ -437,10 +442,19 @@ fn when_empty(folder: &Path) -> Result<u32, WireError> {
     }
 }
 
+fn read(file: String) -> Result<String, WireError> {
+    std::fs::read_to_string(&file).map_err(|source| WireError::Proc { file, source })
+}
+
+/// CPU time of a process's main thread (Linux, `Documentation/scheduler/sched-stats.rst`).
+pub(crate) fn cpu_nanos(pid: u32) -> Result<u64, WireError> {
+    let text = read(format!("/proc/{pid}/task/{pid}/schedstat"))?;
+    Ok(text.split_whitespace().next().and_then(|nanos| nanos.parse().ok()).unwrap_or_default())
+}
+
 /// Resident memory of a process, shared memory included.
 pub(crate) fn resident_bytes(pid: u32) -> Result<u64, WireError> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/status"))
-        .map_err(|source| WireError::Memory { pid, source })?;
+    let text = read(format!("/proc/{pid}/status"))?;
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));
     let kilobytes = line.and_then(|line| line.trim().trim_end_matches(" kB").parse::<u64>().ok());
     kilobytes.map(|kilobytes| kilobytes * 1024).ok_or(WireError::NoSuchLine { pid, what: "VmRSS" })
