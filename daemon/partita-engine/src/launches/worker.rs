@@ -474,7 +474,9 @@ impl Launches {
             worker.arrivals.forgive();
             return complete;
         }
-        if worker.can_leave && worker.claims.seen.registered_total() < worker.brought {
+        let is_on_its_way = !worker.claims.helpers.is_empty()
+            && worker.claims.seen.registered_total() < worker.brought;
+        if worker.can_leave && is_on_its_way {
             // What is on its way comes first: the hardware starts grids in order.
             return Ok((Staffing::Lacking, None));
         }

@@ -108,6 +108,10 @@ impl FakeDevice {
         let by_place = u64::from(Gate::by_place_in(u32::try_from(gate).unwrap()));
         if !is_foreign {
             self.register(sm, window);
+        } else if self.get(block + MAIN_CTAS, 4) == 0 {
+            // The engine counts them where no CTA has come by a main grid.
+            self.add(slot + SLOT_REGISTERED, 4, 1);
+            self.add(slot + SLOT_LEFT, 4, 1);
         }
         if gate & 1 == 1 && place < by_place && !self.grids[i].traits.faults {
             let first = self.task_by_place(block, gate, place);
