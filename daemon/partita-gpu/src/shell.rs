@@ -81,6 +81,8 @@ const MOST_INSTRUCTIONS: u64 = 1 << 24;
 /// How long one sleep lasts, in nanoseconds, while the device waits for a program, or a stream for
 /// a word of host memory.
 const HELD_NANOS: i64 = 100_000;
+/// A pause that is no sleep: epoll sleeps for a millisecond at least.
+const SOON: Nanos = Nanos(5_000);
 
 /// The longest sleep for a timer, in nanoseconds. Years would not fit the system call.
 const LONGEST_SLEEP_NANOS: u64 = 3_600_000_000_000;
@@ -305,6 +307,9 @@ impl Shell {
             let pause = match (restless, self.device_activity, bound) {
                 (true, ..) => Pause::None,
                 (false, _, Some(bound)) if bound <= self.device.now() => Pause::Held,
+                (false, Activity::Watching | Activity::Waiting, None) if self.is_tick_soon() => {
+                    Pause::None
+                }
                 (false, Activity::Watching, None) => Pause::Held,
                 (false, Activity::Busy, _) | (false, _, Some(_)) => Pause::None,
                 (false, Activity::Waiting | Activity::Idle, None) if self.anybody_stirs() => {
@@ -334,6 +339,13 @@ impl Shell {
 
     /// Kernels that rest by the host's time end their rest without calls. On a device whose time
     /// advances by itself, the engine's timers expire without calls.
+    /// Whether the engine looks again sooner than the owner would wake up from a sleep, because SMs
+    /// change hands. Only a device with news keeps time while the owner sleeps.
+    fn is_tick_soon(&self) -> bool {
+        let timer = self.device.news().and_then(|_| self.engine.next_timer());
+        timer.is_some_and(|timer| timer.saturating_sub(self.device.now()) <= SOON)
+    }
+
     fn pause_until_news(&self) -> Pause {
         if let Some(at) = self.engine.rest_ends() {
             return Pause::For(at.saturating_sub(self.host_now()));
