@@ -7,7 +7,8 @@ use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{
     self, ABORT, COMPLETED, EXHAUSTED, FAULT, Gates, NEXT, QUOTA, RETIRED, Shape, Telemetry,
 };
-use partita_model::{DeviceAddress, SmId, WindowId};
+use partita_model::{DeviceAddress, SessionId, SmId, WindowId};
+use std::collections::BTreeMap;
 
 const BLOCKS_PER_SLAB: u64 = 64;
 /// Addresses for blocks: enough for a million of them on the largest GPU.
@@ -23,6 +24,9 @@ pub(crate) struct BlockPool {
     numbers: u16,
     used_slabs: u64,
     free: Vec<DeviceAddress>,
+    /// Blocks that originals of a session have left as they got them. No other session gets one: a
+    /// kernel may reach its launch's block.
+    blank: BTreeMap<SessionId, Vec<DeviceAddress>>,
     in_use: u64,
     buffer: Vec<u8>,
 }
@@ -41,6 +45,7 @@ impl BlockPool {
             numbers,
             used_slabs: 0,
             free: Vec::new(),
+            blank: BTreeMap::new(),
             in_use: 0,
             buffer,
         })
@@ -76,6 +81,24 @@ impl BlockPool {
         self.free.pop();
         self.in_use += 1;
         Ok(block)
+    }
+
+    /// A block of which only the abort flag matters, from those that the session has left blank.
+    pub(crate) fn take_blank(&mut self, session: SessionId) -> Option<DeviceAddress> {
+        let block = self.blank.get_mut(&session)?.pop()?;
+        self.in_use += 1;
+        Some(block)
+    }
+
+    /// Gives a block back that is as it was acquired.
+    pub(crate) fn give_back_blank(&mut self, session: SessionId, block: DeviceAddress) {
+        self.in_use -= 1;
+        self.blank.entry(session).or_default().push(block);
+    }
+
+    /// Forgets which blocks a session has left blank.
+    pub(crate) fn forget_session(&mut self, session: SessionId) {
+        self.free.extend(self.blank.remove(&session).into_iter().flatten());
     }
 
     /// Gives a block back. No grid uses it any more.

@@ -84,6 +84,10 @@ impl Launches {
             let fault = fault.and_then(|block| self.blocks.fault(turn.device, block).ok());
             let fault = fault.unwrap_or(0);
             let complete = ok && fault == 0;
+            let cannot_tell = launch.spec.kernel.gives_up && !may_tell;
+            if let Run::Original(original) = &mut launch.run {
+                original.is_blank = complete && is_open && !cannot_tell;
+            }
             if fault != 0 {
                 launch.gave_up(turn, fault);
             }
@@ -138,12 +142,17 @@ impl Launches {
         if handover.is_pending() && launch.is_confined() {
             turn.push(Effect::HandOver);
         }
-        let workspace = match &launch.run {
-            Run::Original(original) => original.workspace,
-            _ => launch.claims().map(|claims| claims.block),
+        let (block, is_blank) = match &launch.run {
+            Run::Original(original) => {
+                let has_barrier = launch.spec.cooperative;
+                (original.workspace, original.is_blank && !has_barrier)
+            }
+            _ => (launch.claims().map(|claims| claims.block), false),
         };
-        if let Some(block) = workspace {
-            self.blocks.give_back(block);
+        match block {
+            Some(block) if is_blank => self.blocks.give_back_blank(launch.place.session, block),
+            Some(block) => self.blocks.give_back(block),
+            None => {}
         }
         // An effect, even of nothing, would keep the end itself waiting.
         if self.is_anyone_waiting() {

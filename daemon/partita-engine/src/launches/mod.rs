@@ -394,6 +394,7 @@ impl Launches {
         &mut self,
         session: SessionId,
     ) -> BTreeSet<partita_model::StreamId> {
+        self.blocks.forget_session(session);
         self.side_streams.remove(&session).map(SideStreams::into_all).unwrap_or_default()
     }
 

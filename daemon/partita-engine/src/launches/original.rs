@@ -28,6 +28,8 @@ pub(super) struct Original {
     /// A control block: its first bytes are the barrier of a cooperative launch, and the kernel may
     /// look at the abort flag.
     pub(super) workspace: Option<DeviceAddress>,
+    /// Whether the launch has left the block as it got it.
+    pub(super) is_blank: bool,
     /// The barrier, where it has to lie in the session's window.
     pub(super) barrier: Option<DeviceAddress>,
     /// The SMs that it keeps to. None of them changes hands before the launch is over.
@@ -62,7 +64,8 @@ impl Launches {
         };
         let mut workspace = None;
         if original.abort || original.barrier == Barrier::Used {
-            workspace = self.workspace(turn, place, &spec);
+            let needs_barrier = original.barrier == Barrier::Used;
+            workspace = self.workspace(turn, place, &spec, needs_barrier);
             if workspace.is_none() {
                 return Start::Failed;
             }
@@ -98,7 +101,13 @@ impl Launches {
             keeps_to.filter(|sms| usize::from(sms.len()) < usize::from(turn.facts().sm_count));
         let work = launch_on(kept_to, grid);
         let (id, watch) = (spec.id, Watch::new(turn.now()));
-        let run = Run::Original(Original { workspace, barrier, keeps_to, is_slice: false });
+        let run = Run::Original(Original {
+            workspace,
+            is_blank: false,
+            barrier,
+            keeps_to,
+            is_slice: false,
+        });
         let (begun, outlook) = (None, None);
         let launch = Launch { place, spec, main_done: false, begun, outlook, watch, run };
         self.records.insert(id, Box::new(launch));
@@ -112,7 +121,11 @@ impl Launches {
         turn: &mut Turn<'_>,
         place: Place,
         spec: &Spec,
+        needs_barrier: bool,
     ) -> Option<DeviceAddress> {
+        if !needs_barrier && let Some(blank) = self.blocks.take_blank(place.session) {
+            return Some(blank);
+        }
         // What the device adds to in a block is 0 at first, and the rest does not matter.
         let gates = Gates::default();
         let shape = Shape {

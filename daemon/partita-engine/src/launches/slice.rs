@@ -77,7 +77,7 @@ impl Launches {
             return Start::Failed;
         };
         let workspace = match sliced.abort {
-            true => match self.workspace(turn, place, &spec) {
+            true => match self.workspace(turn, place, &spec, false) {
                 Some(block) => Some(block),
                 None => return Start::Failed,
             },
@@ -110,8 +110,13 @@ impl Launches {
         self.waiting.remove(ticket);
         self.took_off(turn, place.application, false);
         let (id, end, watch) = (spec.id, spec.end, Watch::new(turn.now()));
-        let run =
-            Run::Original(Original { workspace, barrier: None, keeps_to: None, is_slice: true });
+        let run = Run::Original(Original {
+            workspace,
+            is_blank: false,
+            barrier: None,
+            keeps_to: None,
+            is_slice: true,
+        });
         let launch =
             Launch { place: own, spec, main_done: false, begun: None, outlook, watch, run };
         self.records.insert(id, Box::new(launch));

@@ -1,7 +1,7 @@
 //! Messages to the device a launch. Each is a call of the driver on a real GPU, or several.
 
 use super::fake_device::Messages;
-use super::world::{ALONE, BRISK, COUNTED, LONG, SHORT, World};
+use super::world::{ALONE, BRISK, COUNTED, LONG, POLLING, SHORT, World};
 use partita_model::{Originals, SessionId};
 
 /// CTAs that 8 SMs hold at once.
@@ -51,6 +51,19 @@ fn an_original_is_one_message() {
     messages(&mut world, session, BRISK);
     assert_eq!(messages(&mut world, session, BRISK), expected);
     assert_eq!(world.device.launched.last().map(|name| &**name), Some("brisk-original"));
+    world.finish();
+}
+
+#[test]
+fn the_block_of_an_original_that_ends_well_is_written_once_a_session() {
+    let (mut world, session) = world();
+    for pokes in [1, 0, 0] {
+        let expected = Messages { pokes, peeks: 0, operations: 1 };
+        assert_eq!(messages(&mut world, session, POLLING), expected);
+    }
+    // A kernel may have spoilt the block: others do not get it.
+    let (other, _) = world.session();
+    assert_eq!(messages(&mut world, other, POLLING).pokes, 1);
     world.finish();
 }
 

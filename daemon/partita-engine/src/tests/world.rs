@@ -63,6 +63,7 @@ const PTX: &str = concat!(
     "fault-slice-alone 1\n",
     "cluster-ticket 10\n",
     "cluster-ticket-original 10\n",
+    "polling-alone 10\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -105,6 +106,8 @@ pub(crate) const SPIN_SLICED: u32 = 25;
 pub(crate) const FAULT_SLICED: u32 = 26;
 /// Its tickets claim whole clusters.
 pub(crate) const CLUSTER_TICKET: u32 = 27;
+/// Looks at the abort flag, and ends.
+pub(crate) const POLLING: u32 = 28;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -537,7 +540,7 @@ fn beside(name: &str) -> Option<Fallback> {
 fn kernel(name: &str) -> PreparedKernel {
     let form = if name.ends_with("alone") {
         let workspace = name == "grid-alone";
-        let abort = name.starts_with("spin");
+        let abort = name.starts_with("spin") || name.starts_with("polling");
         KernelForm::Original { reason: "it uses clusters".to_owned(), workspace, abort }
     } else if name.contains("ticket") {
         let reason = "line 7: lanes may skip this".to_owned();
