@@ -446,7 +446,7 @@ impl Owner {
     }
 
     fn is_skipped(&self, launch: &GridSpec) -> bool {
-        self.settings.skip.as_deref().is_some_and(|skip| launch.kernel.starts_with(skip))
+        self.settings.skip.as_deref().is_some_and(|skip| launch.kernel.contains(skip))
     }
 
     fn enqueue(&mut self, stream: u64, work: Work, then: Option<Work>) {

@@ -31,7 +31,7 @@ pub struct Settings {
     /// goes with the host's, and what the host does between two launches takes as long on a GPU
     /// that needs a thousand times its own time for a kernel.
     pub idle: u32,
-    /// Launches of kernels whose name begins so end at once and do nothing, so that the time of
+    /// Launches of kernels whose name contains this end at once and do nothing, so that the time of
     /// the host's side can be measured.
     pub skip: Option<String>,
     /// Decides what hardware leaves open.

@@ -37,6 +37,7 @@ pub use nvml::{GPM_INTERVAL, Monitor, NVML_VARIABLE, Reading, Traffic};
 pub use registered::Registered;
 pub use stream::{Event, Pinned, Stream};
 
+use std::borrow::Cow;
 use std::ffi::c_int;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -100,7 +101,7 @@ pub struct Failure {
     /// Its `CUresult`.
     pub code: u32,
     /// That, by name.
-    pub name: String,
+    pub name: Cow<'static, str>,
 }
 
 /// `CUDA_ERROR_NOT_READY`.
@@ -113,7 +114,7 @@ impl Failure {
         Failure {
             function: "cuMemAddressReserve",
             code: 2,
-            name: "no addresses are left for this GPU".to_owned(),
+            name: "no addresses are left for this GPU".into(),
         }
     }
 
@@ -156,7 +157,7 @@ impl Failure {
     }
 
     pub(crate) fn unsupported(function: &'static str) -> Failure {
-        Failure { function, code: 801, name: "the driver has no such function".to_owned() }
+        Failure { function, code: 801, name: "the driver has no such function".into() }
     }
 }
 

@@ -3,7 +3,7 @@
 
 #![allow(non_snake_case, reason = "the functions have the names that CUDA gave them")]
 
-use super::{Failure, LoadError};
+use super::{Failure, LoadError, NOT_READY};
 use cudarc::driver::sys::{
     CUDA_ARRAY_MEMORY_REQUIREMENTS, CUDA_ARRAY3D_DESCRIPTOR, CUDA_MEMCPY3D, CUDA_RESOURCE_DESC,
     CUDA_RESOURCE_VIEW_DESC, CUDA_TEXTURE_DESC, CUarrayMapInfo, CUdevResource, CUlaunchConfig,
@@ -189,6 +189,10 @@ pub(super) fn check(table: &Table, function: &'static str, status: Status) -> Re
     if status == 0 {
         return Ok(());
     }
+    // Each poll asks for events, and most are not reached.
+    if status == NOT_READY {
+        return Err(Failure { function, code: status, name: "CUDA_ERROR_NOT_READY".into() });
+    }
     let mut name: *const c_char = std::ptr::null();
     // SAFETY: the place for the answer is a local.
     let known = unsafe { (table.cuGetErrorName)(status, &raw mut name) } == 0 && !name.is_null();
@@ -198,5 +202,5 @@ pub(super) fn check(table: &Table, function: &'static str, status: Status) -> Re
     } else {
         format!("error {status}")
     };
-    Err(Failure { function, code: status, name })
+    Err(Failure { function, code: status, name: name.into() })
 }

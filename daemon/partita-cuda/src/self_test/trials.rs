@@ -146,7 +146,7 @@ impl Bench {
             if begun.elapsed() >= BEGIN {
                 // It ends should it begin.
                 self.words.write(RELEASE, &1_u64.to_le_bytes());
-                let name = "the kernel has not begun".to_owned();
+                let name = "the kernel has not begun".into();
                 return Err(Failure { function: "cuLaunchKernel", code: 0, name });
             }
             std::thread::yield_now();
