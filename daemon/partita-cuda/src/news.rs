@@ -15,25 +15,35 @@ use std::sync::mpsc::{Sender, channel};
 
 /// A descriptor that is readable when there is news.
 #[derive(Debug)]
-pub(crate) struct News(OwnedFd);
+pub(crate) struct News {
+    bell: OwnedFd,
+    /// Whether the descriptor may be readable. The owner asks at each poll, and a call of the
+    /// kernel would cost more than the rest of a poll.
+    rang: AtomicBool,
+}
 
 impl News {
     pub(crate) fn new() -> io::Result<Arc<News>> {
-        Ok(Arc::new(News(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?)))
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Arc::new(News { bell, rang: AtomicBool::new(false) }))
     }
 
     pub(crate) fn ring(&self) {
         // The write fails only if the counter is full, and a full counter is readable.
-        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
+        let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        // Behind the write: the owner would not hush what it takes for quiet.
+        self.rang.store(true, Ordering::Release);
     }
 
     /// Makes the descriptor unreadable until the next news.
     pub(crate) fn hush(&self) {
-        let _ = rustix::io::read(&self.0, &mut [0; 8]);
+        if self.rang.load(Ordering::Relaxed) && self.rang.swap(false, Ordering::AcqRel) {
+            let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        }
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        self.bell.as_fd()
     }
 }
 
