@@ -39,6 +39,7 @@ pub use stream::{Event, Pinned, Stream};
 
 use std::borrow::Cow;
 use std::ffi::c_int;
+use std::mem::ManuallyDrop;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use table::Table;
@@ -166,7 +167,9 @@ pub struct Driver {
     table: Table,
     version: u32,
     path: PathBuf,
-    _library: libloading::Library,
+    /// It stays loaded: a thread that has called it may end later, and then runs the library's
+    /// destructors of the thread's own values.
+    _library: ManuallyDrop<libloading::Library>,
 }
 
 impl std::fmt::Debug for Driver {
@@ -220,6 +223,7 @@ impl Driver {
             return Err(LoadError::Shim { path });
         }
         let table = Table::find(&library, &path)?;
+        let library = ManuallyDrop::new(library);
         let mut driver = Driver { table, version: 0, path, _library: library };
         let mut version = 0;
         call!(driver, cuDriverGetVersion(&raw mut version)).map_err(LoadError::Start)?;

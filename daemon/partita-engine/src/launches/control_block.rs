@@ -83,7 +83,7 @@ impl BlockPool {
         Ok(block)
     }
 
-    /// A block of which only the abort flag matters, from those that the session has left blank.
+    /// Takes a block that the session has left blank, for a launch that needs only the abort flag.
     pub(crate) fn take_blank(&mut self, session: SessionId) -> Option<DeviceAddress> {
         let block = self.blank.get_mut(&session)?.pop()?;
         self.in_use += 1;
