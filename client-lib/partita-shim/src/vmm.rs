@@ -60,6 +60,19 @@ struct Places {
 }
 
 impl Physical {
+    /// Maps the memory once and unmaps it, so that the device keeps it apart from other memory.
+    /// Both processes can map only such memory where they like.
+    fn part(&self, session: &Session) -> CuResult {
+        if lock(&self.state).mappings > 0 {
+            return Ok(());
+        }
+        let place = session.reserve(self.bytes, GRANULARITY)?;
+        let mapped = session.map(DeviceAddress(self.home), place, self.bytes);
+        let mapped = mapped.and_then(|()| session.unmap(place));
+        session.unreserve(place)?;
+        Ok(mapped?)
+    }
+
     fn end(&self, session: &Session) -> CuResult {
         let home = DeviceAddress(self.home);
         let ended =
@@ -116,7 +129,9 @@ impl Vmm {
         if let Some((secret, _)) = shared.iter().find(|(_, other)| **other == handle) {
             return Ok(*secret);
         }
-        let secret = session.export_memory(DeviceAddress(self.get(handle)?.home))?;
+        let memory = self.get(handle)?;
+        memory.part(session)?;
+        let secret = session.export_memory(DeviceAddress(memory.home))?;
         shared.insert(secret, handle);
         Ok(secret)
     }

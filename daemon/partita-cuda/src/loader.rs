@@ -215,8 +215,13 @@ impl Loader {
         self.send(Job::Due(Due::Nothing(after)));
     }
 
-    fn put_off(&mut self, due: Due) {
+    /// Asks for a phase, once the device is idle, in which the owner itself does something.
+    pub(crate) fn await_idleness(&mut self) {
         self.put_off.get_or_insert_with(Instant::now);
+    }
+
+    fn put_off(&mut self, due: Due) {
+        self.await_idleness();
         self.send(Job::Due(due));
     }
 

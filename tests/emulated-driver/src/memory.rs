@@ -234,6 +234,15 @@ impl AddressSpace {
         }
     }
 
+    /// One more holder of the physical memory that is mapped at an address.
+    pub fn retain(&mut self, address: u64) -> Result<u64, Status> {
+        let mapping = self.mappings.range(..=address).next_back();
+        let mapping = mapping.filter(|(start, mapping)| address - **start < mapping.bytes);
+        let handle = mapping.ok_or(status::INVALID_VALUE)?.1.allocation;
+        self.hold(handle);
+        Ok(handle)
+    }
+
     /// One holder less. What the GPU must do.
     pub fn release(&mut self, handle: u64) -> Result<Vec<Change>, Status> {
         let allocation = self.allocations.get_mut(&handle).ok_or(status::INVALID_VALUE)?;

@@ -165,6 +165,11 @@ exports! {
         let mut tables = driver.tables();
         driver.change(tables.memory.unmap(start, wide(size))?)
     }
+    cuMemRetainAllocationHandle(handle: *mut u64, address: u64) |driver| {
+        let found = driver.tables().memory.retain(address)?;
+        put(handle, found);
+        Ok(())
+    }
     cuMemHostAlloc(start: *mut *mut u8, size: usize, _flags: c_uint) drains |driver| {
         let mut tables = driver.tables();
         let at = tables.memory.pin(wide(size))?;

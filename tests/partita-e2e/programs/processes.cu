@@ -124,7 +124,7 @@ int child() {
     CHECK(cudaIpcGetEventHandle(&own.done, never));
     own.ready = own.done;
     say(failures);
-    add_late<<<1, 1, 0, stream>>>(mine, 0, 1, 1 << 30);
+    add_late<<<1, 1, 0, stream>>>(mine, 0, 1, 1 << 24);
     CHECK(cudaGetLastError());
     CHECK(cudaEventRecord(never, stream));
     say(own);

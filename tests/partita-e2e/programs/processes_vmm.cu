@@ -154,12 +154,13 @@ int main(int argc, char **argv) {
     DRIVER(vmm.cuMemCreate(&plain, CHUNK, &properties, 0));
     properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     DRIVER(vmm.cuMemCreate(&handle, 2 * CHUNK, &properties, 0));
-    unsigned *data = vmm.map(handle);
     int file = -1;
     auto fd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
     expect(vmm.cuMemExportToShareableHandle(&file, plain, fd, 0) == CUDA_ERROR_INVALID_VALUE, "what has no handles was exported");
     DRIVER(vmm.cuMemRelease(plain));
+    // Handed out before it is mapped anywhere.
     DRIVER(vmm.cuMemExportToShareableHandle(&file, handle, fd, 0));
+    unsigned *data = vmm.map(handle);
     DRIVER(vmm.import(&own, file));
     expect(own == handle, "its own memory has another handle");
     DRIVER(vmm.cuMemRelease(own));

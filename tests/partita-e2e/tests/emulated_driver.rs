@@ -39,7 +39,7 @@ const PATIENT: &str = "[policy]\npartitioner = \"even\"\nno_progress_ms = 600000
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// The programs of every run: atomics, the host's memory, barriers, a module's variables.
-const PROGRAMS: &str = "atomics,mapped,reduce,symbols";
+const PROGRAMS: &str = "atomics,mapped,processes,processes_vmm,reduce,symbols";
 
 /// The switches of the environment, else these.
 fn switches(usual: &str) -> String {

@@ -231,6 +231,11 @@ exports! {
         let mut state = state;
         Ok(memory::unmap_physical(&mut state, start, size as u64))
     }
+    cuMemRetainAllocationHandle(handle: *mut u64, address: u64) Beside |state| {
+        let mut state = state;
+        put(handle, memory::retain(&mut state, address)?);
+        Ok(SUCCESS)
+    }
     cuMemAlloc_v2(start: *mut u64, size: usize) ForAll |state| {
         let mut state = state;
         put(start, memory::pin(&mut state, size as u64)?);

@@ -121,6 +121,15 @@ pub fn create(state: &mut State, bytes: u64, for_arrays: bool) -> Result<u64, u3
     Ok(handle)
 }
 
+/// `cuMemRetainAllocationHandle`.
+pub fn retain(state: &mut State, address: u64) -> Result<u64, u32> {
+    let mapping = state.mapped.range(..=address).next_back();
+    let mapping = mapping.filter(|(start, mapping)| address - **start < mapping.bytes);
+    let handle = mapping.ok_or(INVALID_VALUE)?.1.handle;
+    state.physical.get_mut(&handle).ok_or(INVALID_VALUE)?.holders += 1;
+    Ok(handle)
+}
+
 /// `cuMemRelease`, or the end of a mapping.
 pub fn release(state: &mut State, handle: u64) -> u32 {
     let Some(physical) = state.physical.get_mut(&handle) else { return INVALID_VALUE };

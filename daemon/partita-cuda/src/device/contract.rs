@@ -8,7 +8,7 @@ use crate::traffic::Traffic;
 use crate::windows::Becomes;
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event, Guards,
-    Horizon, HostMapping, HostSpan, MachineCode, Phase, Relocation, TensorMaps, Textures,
+    Horizon, HostMapping, HostSpan, Lending, MachineCode, Phase, Relocation, TensorMaps, Textures,
     TrafficSampling, Work,
 };
 use partita_model::tensor_map::{TensorMap, TensorMapSpec};
@@ -111,9 +111,11 @@ impl Device for CudaDevice {
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
+        let bytes = self.windows.size_of(address).unwrap_or(0);
         if let Some(remains) = self.windows.free(address)? {
             self.loader.give_back(remains.after(self.zeros.barrier().map(|(_, mark)| mark)));
         }
+        self.end_loans(address, bytes);
         Ok(())
     }
 
@@ -238,6 +240,10 @@ impl Device for CudaDevice {
         Some(self)
     }
 
+    fn lending(&mut self) -> Option<&mut dyn Lending> {
+        Some(self)
+    }
+
     fn host_mapping(&mut self) -> Option<&mut dyn HostMapping> {
         if self.host_access == HostAccess::None { None } else { Some(self) }
     }
@@ -352,9 +358,9 @@ impl Relocation for CudaDevice {
     /// wait for grids, and a page may hold several allocations.
     fn relocate(&mut self, from: DeviceAddress, to: DeviceAddress) -> Result<(), DeviceError> {
         let bad_range = DeviceError::BadRange { address: from, bytes: 0 };
-        if self.windows.has_own(from) {
+        if self.windows.has_own(from) || self.windows.is_lent(from) {
             return Err(DeviceError::Unsupported(
-                "moving memory that is mapped at several addresses".to_owned(),
+                "moving memory that has several addresses".to_owned(),
             ));
         }
         let bytes = self.windows.size_of(from).ok_or_else(|| bad_range.clone())?;

@@ -2,6 +2,7 @@
 
 mod checks;
 mod contract;
+mod lending;
 mod output;
 mod phases;
 mod variables;

@@ -276,6 +276,17 @@ impl Context {
         }
     }
 
+    /// The physical memory behind a mapping of `bytes` bytes, to be mapped elsewhere, too.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn retain(&self, start: u64, bytes: u64) -> Result<Physical, Failure> {
+        let mut raw = 0;
+        let at = std::ptr::with_exposed_provenance_mut(size(start));
+        call!(self.driver, cuMemRetainAllocationHandle(&raw mut raw, at))?;
+        Ok(Physical { driver: Arc::clone(&self.driver), raw, bytes })
+    }
+
     /// Ends a mapping as a whole; its physical memory goes.
     ///
     /// # Errors

@@ -100,6 +100,7 @@ table! {
         cuMemMap(u64, usize, usize, u64, u64);
         cuMemSetAccess(u64, usize, *const CUmemAccessDesc, usize);
         cuMemUnmap(u64, usize);
+        cuMemRetainAllocationHandle(*mut u64, *mut c_void);
         cuMemHostAlloc(*mut *mut u8, usize, c_uint);
         cuMemHostRegister_v2(*mut u8, usize, c_uint);
         cuMemHostUnregister(*mut u8);

@@ -12,24 +12,28 @@ use crate::driver::{Failure, Physical, Place};
 use crate::zeros::Zeros;
 use partita_device::{AddressRange, DeviceError};
 use partita_model::{DeviceAddress, MemoryAccess, WindowId};
+use std::sync::Arc;
 
 /// An allocation's own memory.
 pub(super) struct Own {
-    physical: Physical,
-    /// The address of the mapping outside all windows.
-    start: u64,
+    pub(super) physical: Arc<Physical>,
+    /// The address of the mapping outside all windows. Memory of another window has it there.
+    pub(super) start: Option<u64>,
+    /// Whether another window has the memory, too.
+    pub(super) is_shared: bool,
 }
 
 impl Own {
     /// The addresses outside all windows.
-    pub(super) fn view(&self) -> Addresses {
-        (self.start, self.physical.bytes())
+    pub(super) fn view(&self) -> Option<Addresses> {
+        Some((self.start?, self.physical.bytes()))
     }
 
     /// The addresses and mappings to release after the allocation's end. Mappings keep the memory
     /// alive.
     pub(super) fn remains(self) -> Remains {
-        Remains { addresses: vec![self.view()], pieces: vec![self.view()], ..Remains::default() }
+        let view: Vec<Addresses> = self.view().into_iter().collect();
+        Remains { addresses: view.clone(), pieces: view, ..Remains::default() }
     }
 }
 
@@ -42,11 +46,11 @@ pub(crate) struct Moved {
     pub(crate) rest: Addresses,
 }
 
-fn unsupported(why: &str) -> DeviceError {
+pub(super) fn unsupported(why: &str) -> DeviceError {
     DeviceError::Unsupported(format!("memory at several addresses: {why}"))
 }
 
-fn refused(failure: &Failure) -> DeviceError {
+pub(super) fn refused(failure: &Failure) -> DeviceError {
     unsupported(&failure.to_string())
 }
 
@@ -94,15 +98,18 @@ impl Windows {
         if pieces.iter().any(|piece| piece.alias.is_some() || piece.place != Place::Device) {
             return Err(unsupported("it is one of several addresses itself"));
         }
+        if pieces.iter().any(|piece| piece.is_shared) {
+            return Err(unsupported("another process has opened it before it was mapped"));
+        }
         let whole = bytes.next_multiple_of(self.granularity);
-        let make = |windows: &Windows| -> Result<Own, Failure> {
+        let make = |windows: &Windows| -> Result<(Physical, u64), Failure> {
             let physical = windows.context.create(whole, Place::Device)?;
             let start = windows.context.reserve(whole, 0, 0)?;
             let mapped = physical
                 .map(start)
                 .and_then(|()| windows.context.give_access(start, whole, Place::Device));
             match mapped {
-                Ok(()) => Ok(Own { physical, start }),
+                Ok(()) => Ok((physical, start)),
                 Err(failure) => {
                     let _ = windows.context.unmap(start, whole);
                     windows.context.unreserve(start, whole)?;
@@ -118,14 +125,14 @@ impl Windows {
             }
             made => made,
         };
-        let own = made.map_err(|failure| {
+        let (physical, start) = made.map_err(|failure| {
             let available = self.context.memory().map_or(0, |(free, _)| free);
             let out = DeviceError::OutOfMemory { wanted: whole, available };
             if failure.is_out_of_memory() { out } else { refused(&failure) }
         })?;
-        let moved =
-            Moved { to: own.start, from: home.0, bytes, rest: (own.start + bytes, whole - bytes) };
+        let moved = Moved { to: start, from: home.0, bytes, rest: (start + bytes, whole - bytes) };
         let window = self.windows.get_mut(&id).ok_or(bad_range)?;
+        let own = Own { physical: Arc::new(physical), start: Some(start), is_shared: false };
         window.own.insert(home.0, own);
         window.count(home.0, home.0 + bytes, |users| users.saturating_sub(1));
         Ok(Some(moved))
@@ -149,7 +156,8 @@ impl Windows {
         if window.pieces_over(start, end).next().is_some() {
             return Err(unsupported("something else is in its pages"));
         }
-        let view = own.start;
+        // What fills memory of another window is known by its address here.
+        let (view, is_shared) = (own.start.unwrap_or(home.0), own.is_shared);
         own.physical.map_first(start, range.bytes).map_err(|failure| refused(&failure))?;
         window.pieces.insert(
             start,
@@ -158,6 +166,7 @@ impl Windows {
                 users: 1,
                 place: Place::Device,
                 alias: Some(MemoryAccess::None),
+                is_shared,
             },
         );
         window.live.insert(start, range.bytes);
@@ -171,6 +180,12 @@ impl Windows {
         let bytes = *window.live.get(&home.0)?;
         window.count(home.0, home.0 + bytes, |users| users + 1);
         Some(own.remains())
+    }
+
+    /// The address outside all windows of an allocation's own memory.
+    pub(crate) fn view_of(&self, home: DeviceAddress) -> Option<u64> {
+        let window = self.window_of(home.0).and_then(|id| self.windows.get(&id))?;
+        window.own.get(&home.0)?.start
     }
 
     /// Whether an allocation has memory of its own.

@@ -41,14 +41,14 @@ pub(super) fn map(
 pub(crate) enum Becomes {
     /// An allocation, which uses pieces of the window's memory that are there.
     Memory,
-    /// Another address of an allocation's own memory.
+    /// Another address of memory that is mapped elsewhere, too.
     Alias,
 }
 
 impl Becomes {
     /// Whether an unused piece must go.
     pub(super) fn replaces(self, piece: &Piece) -> bool {
-        self == Becomes::Alias || piece.alias.is_some()
+        self == Becomes::Alias || piece.alias.is_some() || piece.is_shared
     }
 }
 

@@ -10,7 +10,8 @@
 //! # Invariants
 //!
 //! - An unused piece stays mapped, for the same tenant's next allocation there, until memory is
-//!   short or its window goes: unmapping may wait for the device.
+//!   short or its window goes: unmapping may wait for the device. A piece whose memory another
+//!   window maps, too, gets no further allocation ([`lending`]).
 //! - The owner's thread takes cells that another thread has made ([`pool`]): a cell takes thousands
 //!   of mappings.
 //! - The caller learns of new pieces and fills them with zeros before anyone can read them: they
@@ -31,9 +32,11 @@ use std::sync::Arc;
 mod aliases;
 mod cells;
 mod filler;
+mod lending;
 mod pool;
 
 pub(crate) use filler::Becomes;
+pub(crate) use lending::Loan;
 
 /// A range of addresses: start and bytes.
 type Addresses = (u64, u64);
@@ -45,6 +48,8 @@ struct Piece {
     place: Place,
     /// Kernels' access, where the piece maps an allocation's own memory.
     alias: Option<MemoryAccess>,
+    /// Whether another window maps the same memory, or has mapped it.
+    is_shared: bool,
 }
 
 struct Window {
@@ -300,7 +305,7 @@ impl Windows {
         let window = self.windows.remove(&id).ok_or_else(|| DeviceError::BadId(id.to_string()))?;
         self.by_base.remove(&window.base);
         let pieces = window.pieces.iter().map(|(&start, piece)| (start, piece.bytes));
-        let views: Vec<Addresses> = window.own.values().map(Own::view).collect();
+        let views: Vec<Addresses> = window.own.values().filter_map(Own::view).collect();
         let pieces = pieces.chain(window.margins).chain(window.filler);
         let pieces = pieces.chain(views.iter().copied()).collect();
         let addresses = window.addresses.into_iter().chain(views).collect();
@@ -354,7 +359,9 @@ impl Windows {
         let Some(window) = self.windows.get_mut(&id) else { return Err(bad_range) };
         window.is_filled = false;
         for &(at, bytes) in &made {
-            window.pieces.insert(at, Piece { bytes, users: 0, place, alias: None });
+            window
+                .pieces
+                .insert(at, Piece { bytes, users: 0, place, alias: None, is_shared: false });
         }
         window.count(start, end, |users| users + 1);
         window.live.insert(start, range.bytes);

@@ -6,6 +6,8 @@
 //! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact,
 //! so that the device can catch an access one byte too far. Starts are multiples of [`ALIGNMENT`],
 //! as CUDA's are. The device places variables of modules, and [`Window::occupy`] enters them.
+//! Memory of other sessions is next-fit from the middle: addresses that such memory has left may
+//! hold a mapping that only an idle device can end.
 //!
 //! This module keeps addresses only. [`super::memory`] accounts for device memory.
 
@@ -57,6 +59,8 @@ pub(crate) struct Window {
     homes: BTreeMap<u64, u32>,
     /// The addresses that memory of other sessions takes, by its own address.
     opened: BTreeMap<u64, (u64, u64)>,
+    /// The search for room for such memory begins here.
+    next_opened: u64,
 }
 
 /// Memory in reserved addresses.
@@ -83,6 +87,7 @@ impl Window {
             mappings: BTreeMap::new(),
             homes: BTreeMap::new(),
             opened: BTreeMap::new(),
+            next_opened: range.start.0 + bytes / 2,
         }
     }
 
@@ -188,14 +193,15 @@ impl Window {
 
     /// Takes addresses for memory to come; `alignment` is a power of two.
     pub(crate) fn reserve(&mut self, bytes: u64, alignment: u64) -> Option<AddressRange> {
-        let range = self.take_aligned(bytes, alignment)?;
+        let range = self.take_aligned(bytes, alignment, self.range.start.0)?;
         self.reserved.insert(range.start.0, range.bytes);
         Some(range)
     }
 
     /// Enters `bytes` bytes of another session's memory, with room for what comes with them.
     pub(crate) fn open(&mut self, bytes: u64, shape: LentShape) -> Option<AddressRange> {
-        let taken = self.take_aligned(shape.bytes, shape.alignment)?;
+        let taken = self.take_aligned(shape.bytes, shape.alignment, self.next_opened)?;
+        self.next_opened = taken.end();
         let start = DeviceAddress(taken.start.0 + shape.before);
         self.opened.insert(start.0, (taken.start.0, taken.end()));
         self.live.insert(start.0, (bytes, Kind::Opened));
@@ -231,13 +237,17 @@ impl Window {
         is_home.then_some(bytes)
     }
 
-    fn take_aligned(&mut self, bytes: u64, alignment: u64) -> Option<AddressRange> {
+    /// Takes the first room from an address on, or else the first of all.
+    fn take_aligned(&mut self, bytes: u64, alignment: u64, from: u64) -> Option<AddressRange> {
         let (bytes, alignment) = (Window::footprint(bytes)?, alignment.max(ALIGNMENT));
-        let place = |(start, gap): (&u64, &u64)| {
-            let first = start.checked_next_multiple_of(alignment)?;
-            (first.checked_add(bytes)? <= start + gap).then_some(first)
+        let place = |from: u64| {
+            let mut gaps = self.gaps.iter();
+            gaps.find_map(|(start, gap)| {
+                let first = (*start).max(from).checked_next_multiple_of(alignment)?;
+                (first.checked_add(bytes)? <= start + gap).then_some(first)
+            })
         };
-        let start = self.gaps.iter().find_map(place)?;
+        let start = place(from).or_else(|| place(self.range.start.0))?;
         let range = AddressRange { start: DeviceAddress(start), bytes };
         self.take(range);
         Some(range)
