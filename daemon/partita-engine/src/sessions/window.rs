@@ -555,6 +555,22 @@ mod tests {
     }
 
     #[test]
+    fn memory_of_other_sessions_comes_behind_what_came_last() {
+        let mut window = window(0x8000);
+        let shape = LentShape { before: 512, bytes: 0x1000, alignment: 0x1000 };
+        let next = |window: &mut Window| window.open(100, shape).unwrap().start;
+        let first = next(&mut window);
+        assert_eq!(first, at(0x4200), "from the middle");
+        window.close(first);
+        let starts: Vec<DeviceAddress> = (0..8).map(|_| next(&mut window)).collect();
+        let all = [5, 6, 7, 0, 1, 2, 3, 4].map(|page| at(page * 0x1000 + 512));
+        assert_eq!(starts, all);
+        assert_eq!(window.open(100, shape), None);
+        window.close(at(0x2200));
+        assert_eq!(next(&mut window), at(0x2200));
+    }
+
+    #[test]
     fn parameters_name_host_memory() {
         let mut window = window(1 << 20);
         let host = AddressRange { start: at(0x8000), bytes: 0x1000 };

@@ -87,8 +87,8 @@ fn memory_opens_for_others_of_its_tenant_only() {
     ] {
         assert_eq!(world.code(other, request.clone()), code, "{request:?}");
     }
-    // The addresses are free again.
-    assert_eq!(open(&mut world, other, secret).start, at(0));
+    // A device may still have to unmap it there.
+    assert_ne!(open(&mut world, other, secret).start, at(0));
     world.finish();
 }
 
