@@ -197,7 +197,7 @@ fn nulls_are_refused(cuda: &Library) {
     ] {
         assert_eq!(cuda.call(name, []), 1, "{name}");
     }
-    assert_eq!(cuda.call("cuGraphConditionalHandleCreate", []), 801);
+    assert_eq!(cuda.call("cuGraphAddExternalSemaphoresSignalNode", []), 801);
 }
 
 fn memory_goes_there_and_back(cuda: &Library) {

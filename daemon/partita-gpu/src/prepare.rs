@@ -15,7 +15,7 @@ mod images;
 pub(crate) mod later;
 mod rewrite;
 
-use images::{linked, text_of, unpack};
+use images::{linked, text_of, unpack, with_system};
 pub use later::prepare_forms;
 use rewrite::rewrite;
 
@@ -131,7 +131,7 @@ pub fn prepare_within(
     if image.kind.is_machine_code() {
         return machine_code::prepare(&bytes, target);
     }
-    rewrite(text_of(&bytes)?, target, purpose, bounds)
+    rewrite(&with_system(text_of(&bytes)?, bounds)?, target, purpose, bounds)
 }
 
 /// A prepared module, and what the shell must know of it.
@@ -252,6 +252,33 @@ DONE:
             assert!(prepare_bundle(&bad).is_err(), "byte {at} = {value}");
         }
         assert!(prepare_bundle(&[good.clone(), good].concat()).is_err(), "everything twice");
+    }
+
+    #[test]
+    fn kernels_decide_about_nodes_of_graphs() {
+        let head = ".version 8.0\n.target sm_75\n.address_size 64\n";
+        let function = "func cudaGraphSetConditional(.param .b64 h, .param .b32 v)";
+        let kernel = ".visible .entry k(.param .u64 h) {\n.reg .b64 %rd<2>;\n\
+            ld.param.u64 %rd1, [h];\n{\n.param .b64 p;\n.param .b32 q;\n\
+            st.param.b64 [p], %rd1;\nst.param.b32 [q], 7;\n\
+            call.uni cudaGraphSetConditional, (p, q);\n}\nret;\n}\n";
+        let prepared = |declared: &str, kind: ImageKind| {
+            let text = format!("{head}{declared}\n{kernel}");
+            let header = [u64::from(ImageKind::Ptx.to_raw()), text.len() as u64, text.len() as u64];
+            let bundle = [header.map(u64::to_le_bytes).concat(), text.clone().into()].concat();
+            let bytes = if kind == ImageKind::Bundle { &bundle } else { text.as_bytes() };
+            let image = image(kind, bytes.len(), bytes);
+            prepare(&image, Sharing::Mps, &Purpose::Run).unwrap().module.ptx
+        };
+        for kind in [ImageKind::Ptx, ImageKind::Bundle] {
+            let text = prepared(&format!(".extern .{function};"), kind);
+            assert_eq!(text.matches("st.global.b32").count(), 1, "{text}");
+            assert!(!text.contains(".extern"), "{text}");
+        }
+        // A program's own function of that name stays.
+        let own = format!(".visible .{function} {{\nret;\n}}");
+        let text = prepared(&own, ImageKind::Ptx);
+        assert!(!text.contains("st.global"), "{text}");
     }
 
     #[test]

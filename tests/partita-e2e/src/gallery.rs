@@ -8,9 +8,8 @@ macro_rules! for_gallery {
             async_alloc atomics barrier batch_copy bfloat16 bfs big_parameter bignum bitonic
             clocks cluster_ring clusters copy2d cub device_heap device_query doubles dynamic_shared
             early_return events fft floats forms function_pointers gemm graph graph_api
-            graph_capture grid_stride gridsync groups half histogram hopper_gemm host_functions
-            host_threads
-            intrinsics launch_errors leavers lookback lu managed mandelbrot many_launches mapped mma
+            graph_capture graph_conditional grid_stride gridsync groups half histogram hopper_gemm
+            host_functions host_threads intrinsics launch_errors leavers lookback lu managed mandelbrot many_launches mapped mma
             montecarlo nbody no_parameters odd_grid pipeline printf processes processes_vmm queens
             radix rdc recursion reduce redux registered scan sha256 simd slices special_registers
             spinlock spmv stencil stream_memory surface symbols texture texture_kinds thrust_reduce

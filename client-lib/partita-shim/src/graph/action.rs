@@ -6,6 +6,7 @@ use crate::error::CuResult;
 use crate::event::Event;
 use crate::fill_calls::{Fill, fill_rows};
 use crate::graph::Graph;
+use crate::graph::conditional::Conditional;
 use crate::graph::objects::GraphMemory;
 use crate::launch::Prepared;
 use crate::runtime::Runtime;
@@ -32,6 +33,8 @@ pub enum Action {
     Host(HostCall),
     /// Contains another graph.
     Child(Arc<Graph>),
+    /// Contains graphs that run as a word says.
+    Conditional(Arc<Conditional>),
     /// Waits for an event.
     EventWait(u64, Arc<Event>),
     /// Records an event.
@@ -96,6 +99,7 @@ impl Action {
             Action::Alloc(_) => 10,
             Action::Free(_) => 11,
             Action::Words(_) => 12,
+            Action::Conditional(_) => 13,
         }
     }
 
@@ -103,7 +107,8 @@ impl Action {
     pub fn perform(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
         match self {
             // The inner graph has become steps of its own.
-            Action::Empty | Action::Child(_) | Action::Alloc(_) => Ok(()),
+            // The graphs of a condition belong to the instantiated graph.
+            Action::Empty | Action::Child(_) | Action::Alloc(_) | Action::Conditional(_) => Ok(()),
             Action::Kernel(kernel) => kernel.call.submit(runtime, stream),
             Action::Copy(request) => copy_3d(runtime, request, stream, Until::Submitted),
             Action::Fill(fill) => fill_rows(runtime, fill, stream),

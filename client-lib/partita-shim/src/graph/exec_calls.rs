@@ -145,11 +145,10 @@ exports! {
     fn cuGraphExecNodeSetParams(executable: u64, node: u64, params: Memory) {
         let runtime = runtime::of(executable)?;
         match read_any(runtime, params)? {
-            Action::Child(inner) => {
-                runtime.graphs.destroy(inner.handle)?;
+            action @ (Action::Child(_) | Action::Alloc(_) | Action::Conditional(_)) => {
+                runtime.graphs.discard(&action);
                 Err(CuError::INVALID_VALUE)
             }
-            Action::Alloc(_) => Err(CuError::INVALID_VALUE),
             other => set(executable, node, other),
         }
     }

@@ -8,6 +8,7 @@
 
 use crate::error::{CuError, CuResult};
 use crate::graph::action::Action;
+use crate::graph::conditional::Branches;
 use crate::graph::tracks::{Layout, lay_out};
 use crate::graph::{Graph, Graphs, MAX_DEPTH, next_id};
 use crate::runtime::Runtime;
@@ -36,6 +37,8 @@ struct Plan {
     means: Option<Means>,
     /// The stream of the last launch.
     last: Option<StreamHandle>,
+    /// Conditional nodes, by step.
+    branches: BTreeMap<usize, Branches>,
 }
 
 struct Step {
@@ -76,10 +79,33 @@ impl Executable {
     /// # Errors
     /// `INVALID_VALUE` where the graph has a cycle.
     pub fn new(graph: &Graph, flags: u64) -> CuResult<Self> {
+        Executable::at_depth(graph, flags, 0)
+    }
+
+    /// A graph inside a conditional node.
+    ///
+    /// # Errors
+    /// As [`Executable::new`].
+    pub fn inside(graph: &Graph, depth: usize) -> CuResult<Self> {
+        Executable::at_depth(graph, 0, depth)
+    }
+
+    fn at_depth(graph: &Graph, flags: u64, depth: usize) -> CuResult<Self> {
+        if depth > MAX_DEPTH {
+            return Err(CuError::INVALID_VALUE);
+        }
         let steps = flatten(graph)?;
+        let conditional = steps.iter().enumerate().filter_map(|(index, step)| match &step.action {
+            Action::Conditional(node) => Some((index, node)),
+            _ => None,
+        });
+        let branches = conditional
+            .map(|(index, node)| Ok((index, Branches::new(node, depth)?)))
+            .collect::<CuResult<BTreeMap<usize, Branches>>>()?;
         let dependencies: Vec<Vec<usize>> =
             steps.iter().map(|step| step.dependencies.clone()).collect();
-        let plan = Plan { layout: lay_out(&dependencies), steps, means: None, last: None };
+        let layout = lay_out(&dependencies);
+        let plan = Plan { layout, steps, means: None, last: None, branches };
         Ok(Executable { id: next_id(), flags, plan: Mutex::new(plan) })
     }
 
@@ -88,18 +114,21 @@ impl Executable {
     }
 
     /// `cuGraphLaunch`.
-    pub fn launch(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
+    pub fn launch(&self, runtime: &'static Runtime, stream: StreamHandle) -> CuResult {
         let mut plan = self.lock();
         if plan.means.is_none() {
             plan.means = Some(Means::new(&runtime.session, &plan.layout)?);
         }
         let last = plan.last.replace(stream);
-        let Plan { steps, layout, means: Some(means), .. } = &*plan else {
+        let Plan { steps, layout, means: Some(means), branches, .. } = &*plan else {
             return Err(CuError::UNKNOWN);
         };
         let session = &runtime.session;
         if last.is_some_and(|last| last != stream) {
             session.wait_event(stream, means.done)?;
+        }
+        for branches in branches.values() {
+            branches.set_default(session, stream)?;
         }
         if layout.tracks > 1 {
             session.record_event(means.start, stream)?;
@@ -113,7 +142,9 @@ impl Executable {
                 for other in &place.waits {
                     session.wait_event(track, means.events[other])?;
                 }
-                if step.enabled {
+                if let Some(branches) = branches.get(&index) {
+                    branches.submit(runtime, track)?;
+                } else if step.enabled {
                     step.action.perform(runtime, track)?;
                 }
                 if place.is_waited_for {
@@ -130,9 +161,12 @@ impl Executable {
 
     /// `cuGraphExecDestroy`: what was launched still runs.
     pub fn release(&self, session: &Session) {
-        if let Some(means) = self.lock().means.take() {
+        let mut plan = self.lock();
+        if let Some(means) = plan.means.take() {
             means.release(session);
         }
+        // The graphs inside end when the launches before have gone through them.
+        plan.branches.clear();
     }
 
     /// Changes what the step of a node does.
@@ -174,10 +208,28 @@ impl Executable {
         if let Err(mismatch) = compare(&plan.steps, &steps, graph) {
             return Ok(Err(mismatch));
         }
-        for (own, new) in plan.steps.iter_mut().zip(steps) {
+        if let Err(node) = plan.fits_inside(&steps)? {
+            let node = if node.0 == graph.id { graph.handle_of(node.1).unwrap_or(0) } else { 0 };
+            return Ok(Err(Mismatch { result: Mismatch::TOPOLOGY, node }));
+        }
+        let Plan { steps: own, branches, .. } = &mut *plan;
+        for (index, (own, new)) in own.iter_mut().zip(steps).enumerate() {
+            if let (Some(branches), Action::Conditional(node)) = (branches.get(&index), &new.action)
+            {
+                for (own, new) in branches.graphs().iter().zip(&node.graphs) {
+                    own.update(new)?.map_err(|_| CuError::UNKNOWN)?;
+                }
+            }
             own.action = new.action;
         }
         Ok(Ok(()))
+    }
+
+    /// Whether a graph inside a conditional node could be updated.
+    fn fits(&self, graph: &Graph) -> CuResult<bool> {
+        let steps = flatten(graph)?;
+        let plan = self.lock();
+        Ok(compare(&plan.steps, &steps, graph).is_ok() && plan.fits_inside(&steps)?.is_ok())
     }
 
     /// `cuGraphExecChildGraphNodeSetParams`: the same for the graph inside a node.
@@ -198,6 +250,11 @@ impl Executable {
         let mut nodes: Vec<u64> = Vec::new();
         for step in &self.lock().steps {
             let before: Vec<u64> = step.dependencies.iter().map(|other| nodes[*other]).collect();
+            // As CUDA refuses graphs inside graphs that have such nodes.
+            if matches!(step.action, Action::Conditional(_)) {
+                graphs.destroy(graph.handle)?;
+                return Err(CuError::NOT_SUPPORTED);
+            }
             let action = if step.enabled { step.action.clone() } else { Action::Empty };
             nodes.push(graphs.add(&graph, &before, action)?);
         }
@@ -206,6 +263,23 @@ impl Executable {
 }
 
 impl Plan {
+    /// Whether conditional nodes have the same words and graphs; otherwise the first that has not.
+    fn fits_inside(&self, steps: &[Step]) -> CuResult<Result<(), (u32, u32)>> {
+        for (index, branches) in &self.branches {
+            let Some(Step { action: Action::Conditional(other), node, .. }) = steps.get(*index)
+            else {
+                continue;
+            };
+            let mut graphs = branches.graphs().iter().zip(&other.graphs);
+            let fits = branches.is_like(other)
+                && graphs.try_fold(true, |all, (own, new)| CuResult::Ok(all && own.fits(new)?))?;
+            if !fits {
+                return Ok(Err(*node));
+            }
+        }
+        Ok(Ok(()))
+    }
+
     fn find(&mut self, node: (u32, u32)) -> CuResult<&mut Step> {
         self.steps.iter_mut().find(|step| step.node == node).ok_or(CuError::INVALID_VALUE)
     }

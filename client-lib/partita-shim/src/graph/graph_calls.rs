@@ -6,6 +6,7 @@ use crate::devices;
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
 use crate::graph::action::{Action, HostCall, HostFunction};
+use crate::graph::conditional::Condition;
 use crate::graph::objects::UserObject;
 use crate::graph::{EdgeChange, Graph};
 use crate::runtime::{self, Runtime};
@@ -23,6 +24,22 @@ exports! {
             return Err(CuError::INVALID_VALUE);
         }
         graph.set(runtime::get()?.graphs.create()?.handle);
+        Ok(())
+    }
+
+    fn cuGraphConditionalHandleCreate(
+        handle: Out<u64>, graph: u64, _context: u64, default: u32, flags: u32,
+    ) {
+        /// `CU_GRAPH_COND_ASSIGN_DEFAULT`
+        const ASSIGN_DEFAULT: u32 = 1;
+        if flags & !ASSIGN_DEFAULT != 0 {
+            return Err(CuError::INVALID_VALUE);
+        }
+        let runtime = runtime::of(graph)?;
+        let graph = runtime.graphs.get(graph)?;
+        let default = (flags == ASSIGN_DEFAULT).then_some(default);
+        let condition = Condition::new(&runtime.session, default)?;
+        handle.set(runtime.graphs.add_condition(&graph, condition));
         Ok(())
     }
 
@@ -219,7 +236,12 @@ pub fn add(
     action: Action,
 ) -> CuResult {
     let graph: Arc<Graph> = runtime.graphs.get(graph)?;
-    node.set(runtime.graphs.add(&graph, &read_list(dependencies, count)?, action)?);
+    let added = read_list(dependencies, count)
+        .and_then(|dependencies| runtime.graphs.add(&graph, &dependencies, action.clone()));
+    if added.is_err() {
+        runtime.graphs.discard(&action);
+    }
+    node.set(added?);
     Ok(())
 }
 
@@ -321,6 +343,10 @@ fn label(graph: &Graph, handle: u64) -> String {
         Ok(Action::EventWait(..)) => "wait".to_owned(),
         Ok(Action::EventRecord(..)) => "record".to_owned(),
         Ok(Action::Alloc(memory)) => format!("allocate {}", memory.bytes),
+        Ok(Action::Conditional(node)) => {
+            let inside = node.graphs.iter().map(|graph| format!(" graph_{}", graph.id));
+            format!("{:?}{}", node.rule, inside.collect::<String>())
+        }
         Ok(Action::Free(_)) => "free".to_owned(),
         Ok(Action::Words(batch)) => format!("{} words", batch.raw.len()),
         Ok(Action::Empty) | Err(_) => "empty".to_owned(),

@@ -12,15 +12,17 @@
 //! | `params` | nodes as C's structures |
 //! | `executable` | instantiated graphs: order, tracks, updates |
 //! | `tracks` | which steps may run beside each other |
+//! | `conditional` | graphs that run as a word of memory says |
 //! | `capture` | streams that record instead of submitting |
 //! | `objects` | what lives as long as a graph: user objects, memory of allocation nodes |
 //! | `…_calls` | exports |
 //!
-//! Conditional nodes, external semaphores and batched memory operations are refused by name.
+//! External semaphores and batched copies are refused by name.
 
 pub mod action;
 pub mod capture;
 pub mod capture_calls;
+pub mod conditional;
 pub mod exec_calls;
 pub mod executable;
 pub mod graph_calls;
@@ -32,6 +34,7 @@ mod tracks;
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
 use action::Action;
+use conditional::{Condition, Conditional, MAX_GRAPHS, Rule};
 use executable::Executable;
 use objects::{GraphMemory, UserObject};
 use std::collections::{BTreeMap, BTreeSet};
@@ -53,6 +56,8 @@ pub struct Graphs {
     pub objects: Handles<UserObject>,
     /// The memory of allocation nodes.
     pub memory: Mutex<BTreeMap<u64, Weak<GraphMemory>>>,
+    /// What conditional nodes decide by, by handle.
+    conditions: Mutex<BTreeMap<u64, Weak<Condition>>>,
 }
 
 /// One graph.
@@ -64,6 +69,8 @@ pub struct Graph {
     state: Mutex<State>,
     /// References to user objects, which end with the graph.
     pub retained: objects::Retained,
+    /// What it has for conditional nodes.
+    conditions: Mutex<Vec<Arc<Condition>>>,
 }
 
 #[derive(Default)]
@@ -108,6 +115,7 @@ impl Graphs {
             executables: Handles::new(Kind::GraphExec, device),
             objects: Handles::new(Kind::UserObject, device),
             memory: Mutex::new(BTreeMap::new()),
+            conditions: Mutex::new(BTreeMap::new()),
         }
     }
 
@@ -115,7 +123,7 @@ impl Graphs {
     pub fn create(&self) -> CuResult<Arc<Graph>> {
         let handle = self.table.insert_with(|handle| {
             let (state, retained) = (Mutex::default(), objects::Retained::default());
-            Ok(Graph { handle, id: next_id(), state, retained })
+            Ok(Graph { handle, id: next_id(), state, retained, conditions: Mutex::default() })
         })?;
         self.table.get(handle)
     }
@@ -145,9 +153,44 @@ impl Graphs {
     fn forget(&self, node: &Node) {
         // A node's handle lives as long as the node; both go here and nowhere else.
         let _ = self.nodes.remove(node.handle);
-        if let Action::Child(inner) = &node.action {
-            let _ = self.destroy(inner.handle);
+        self.discard(&node.action);
+    }
+
+    /// Destroys the graphs inside a node.
+    pub fn discard(&self, action: &Action) {
+        let inside = match action {
+            Action::Child(inner) => std::slice::from_ref(inner),
+            Action::Conditional(node) => &node.graphs,
+            _ => &[],
+        };
+        for graph in inside {
+            let _ = self.destroy(graph.handle);
         }
+    }
+
+    /// Enters what conditional nodes of a graph decide by.
+    pub fn add_condition(&self, graph: &Graph, condition: Condition) -> u64 {
+        let (handle, condition) = (condition.address, Arc::new(condition));
+        let mut all = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|_, known| known.strong_count() > 0);
+        all.insert(handle, Arc::downgrade(&condition));
+        graph.conditions.lock().unwrap_or_else(PoisonError::into_inner).push(condition);
+        handle
+    }
+
+    /// A conditional node, with empty graphs.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` where nobody knows the handle, or the rule has another number of graphs.
+    pub fn conditional(&self, handle: u64, rule: i32, count: u32) -> CuResult<Action> {
+        let rule = Rule::from_raw(rule, count)?;
+        let count = usize::try_from(count).ok().filter(|count| *count <= MAX_GRAPHS);
+        let count = count.ok_or(CuError::INVALID_VALUE)?;
+        let all = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
+        let condition = all.get(&handle).and_then(Weak::upgrade).ok_or(CuError::INVALID_VALUE)?;
+        drop(all);
+        let graphs = (0..count).map(|_| self.create()).collect::<CuResult<Vec<_>>>()?;
+        Ok(Action::Conditional(Arc::new(Conditional::new(condition, rule, graphs))))
     }
 
     /// Ends everything; instantiated graphs are given to their owner.
@@ -211,6 +254,8 @@ impl Graphs {
         let copied = parts.into_iter().try_for_each(|(local, action, dependencies)| {
             let action = match action {
                 Action::Child(inner) => Action::Child(self.clone_at(&inner, depth + 1)?),
+                // As CUDA refuses it (CUDA Driver API, `cuGraphClone`).
+                Action::Conditional(_) => return Err(CuError::NOT_SUPPORTED),
                 other => other,
             };
             let handle = self.nodes.insert(NodeRef { graph: Arc::downgrade(&clone), local })?;

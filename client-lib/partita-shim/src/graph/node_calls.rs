@@ -295,11 +295,10 @@ fn set_any(node: u64, params: Memory) -> CuResult {
     let runtime = runtime::of(node)?;
     match read_any(runtime, params)? {
         // Graphs inside and memory stay as they were made.
-        Action::Child(inner) => {
-            runtime.graphs.destroy(inner.handle)?;
+        action @ (Action::Child(_) | Action::Alloc(_) | Action::Conditional(_)) => {
+            runtime.graphs.discard(&action);
             Err(CuError::INVALID_VALUE)
         }
-        Action::Alloc(_) => Err(CuError::INVALID_VALUE),
         other => set(node, other),
     }
 }

@@ -5,6 +5,7 @@ use crate::copy_calls::Copy3D;
 use crate::error::{CuError, CuResult};
 use crate::fill_calls::Fill;
 use crate::graph::action::{Action, HostCall, HostFunction, Kernel};
+use crate::graph::conditional::Conditional;
 use crate::launch::{Arguments, LaunchCall, prepare};
 use crate::runtime::Runtime;
 use crate::stream::DefaultStream;
@@ -70,6 +71,17 @@ pub struct AllocParams {
     pub address: u64,
 }
 
+/// `CUDA_CONDITIONAL_NODE_PARAMS`.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub struct ConditionalParams {
+    handle: u64,
+    rule: i32,
+    count: u32,
+    graphs: Memory,
+    context: u64,
+}
+
 /// `CUDA_BATCH_MEM_OP_NODE_PARAMS`.
 #[derive(Clone, Copy)]
 #[repr(C)]
@@ -80,6 +92,8 @@ pub struct WordsParams {
     flags: u32,
 }
 
+// SAFETY: integers and a pointer.
+unsafe impl Plain for ConditionalParams {}
 // SAFETY: integers and a pointer.
 unsafe impl Plain for WordsParams {}
 // SAFETY: integers and pointers, none of which has a niche but `HostParams::function`, for which
@@ -95,6 +109,7 @@ unsafe impl Plain for HostParams {}
 unsafe impl Plain for AllocParams {}
 
 const _: () = assert!(size_of::<KernelParams>() == 56 && size_of::<KernelParams2>() == 72);
+const _: () = assert!(size_of::<ConditionalParams>() == 32);
 const _: () = assert!(size_of::<WordsParams>() == 32 && align_of::<WordsParams>() == 8);
 const _: () = assert!(size_of::<FillParams>() == 40 && size_of::<AllocParams>() == 120);
 
@@ -179,6 +194,28 @@ impl FillParams {
     }
 }
 
+impl ConditionalParams {
+    /// The node that it describes, whose graphs it gets.
+    fn action(&mut self, runtime: &Runtime) -> CuResult<Action> {
+        let action = runtime.graphs.conditional(self.handle, self.rule, self.count)?;
+        if let Action::Conditional(node) = &action {
+            self.graphs = Memory::at(node.handles.as_ptr() as u64);
+        }
+        Ok(action)
+    }
+
+    /// The description of a node. The graphs' address is valid as long as the node is.
+    fn of(runtime: &Runtime, node: &Conditional) -> Self {
+        ConditionalParams {
+            handle: node.condition.address,
+            rule: node.rule.to_raw(),
+            count: u32::try_from(node.graphs.len()).unwrap_or(u32::MAX),
+            graphs: Memory::at(node.handles.as_ptr() as u64),
+            context: runtime.contexts.primary(),
+        }
+    }
+}
+
 impl WordsParams {
     /// The node that it describes.
     pub fn action(&self, runtime: &Runtime) -> CuResult<Action> {
@@ -249,7 +286,8 @@ impl AllocParams {
     }
 }
 
-/// The node that a `CUgraphNodeParams` describes. An allocation's address is written there.
+/// The node that a `CUgraphNodeParams` describes. An allocation's address is written there, and so
+/// are the graphs of a conditional node.
 pub fn read_any(runtime: &Runtime, params: Memory) -> CuResult<Action> {
     let own = params.offset(UNION);
     match params.read::<i32>()? {
@@ -284,8 +322,14 @@ pub fn read_any(runtime: &Runtime, params: Memory) -> CuResult<Action> {
         }
         11 => Ok(Action::Free(own.read()?)),
         12 => own.read::<WordsParams>()?.action(runtime),
-        // External semaphores, conditional nodes, batched copies.
-        8 | 9 | 13 | 17 | 18 => Err(CuError::NOT_SUPPORTED),
+        13 => {
+            let mut conditional: ConditionalParams = own.read()?;
+            let action = conditional.action(runtime)?;
+            own.write(conditional)?;
+            Ok(action)
+        }
+        // External semaphores, batched copies.
+        8 | 9 | 17 | 18 => Err(CuError::NOT_SUPPORTED),
         _ => Err(CuError::INVALID_VALUE),
     }
 }
@@ -308,5 +352,6 @@ pub fn write_any(runtime: &Runtime, action: &Action, params: Memory) -> CuResult
         Action::Alloc(memory) => own.write(AllocParams::of(memory.bytes, memory.address)?),
         Action::Free(address) => own.write(*address),
         Action::Words(batch) => own.write(WordsParams::of(runtime, batch)),
+        Action::Conditional(node) => own.write(ConditionalParams::of(runtime, node)),
     }
 }

@@ -8,8 +8,8 @@
 //! # Invariants
 //!
 //! - Lent memory keeps its physical memory: neither window copies it to other memory.
-//! - A piece that was lent gets no further allocation once it is unused, in either window: what lies
-//!   there would be the other process's, too. It is unmapped when the device is idle.
+//! - A piece that was lent gets no further allocation once it is unused, in either window: what
+//!   lies there would be the other process's, too. It is unmapped when the device is idle.
 
 use super::aliases::{Own, refused, unsupported};
 use super::{Piece, Window, Windows};

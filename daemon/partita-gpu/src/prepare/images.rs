@@ -14,6 +14,30 @@ use std::io::Read;
 /// The largest PTX text in bytes. The largest texts in CUDA's own libraries have tens of megabytes.
 const MAX_TEXT: u64 = 128 << 20;
 
+/// The system's function by which a kernel decides about a conditional node of a graph. The node's
+/// handle is the address of a word.
+const CONDITION: &str = "cudaGraphSetConditional";
+/// Its body.
+const CONDITION_UNIT: &str = include_str!("condition.ptx");
+
+/// A text with the body of the system's function, where the text calls it.
+pub(super) fn with_system<'a>(
+    text: &'a str,
+    bounds: &Bounds,
+) -> Result<Cow<'a, str>, PrepareError> {
+    if text.contains(CONDITION) { link(&[text], bounds).map(Cow::Owned) } else { Ok(text.into()) }
+}
+
+/// Links texts, and the body of the system's function where one calls it.
+fn link(texts: &[&str], bounds: &Bounds) -> Result<String, PrepareError> {
+    let calls = texts.iter().any(|text| text.contains(CONDITION));
+    let mut texts = texts.to_vec();
+    texts.extend(calls.then_some(CONDITION_UNIT));
+    partita_ptx::link_until(&texts, &bounds.stop).map_err(|error| {
+        refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
+    })
+}
+
 /// Links the texts of a program with several translation units.
 pub(super) fn linked(bundle: &Image, bounds: &Bounds) -> Result<String, PrepareError> {
     let mut texts = Vec::new();
@@ -29,9 +53,7 @@ pub(super) fn linked(bundle: &Image, bounds: &Bounds) -> Result<String, PrepareE
     bounds.check_size(texts.iter().map(String::len).sum())?;
     bounds.check()?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let text = partita_ptx::link_until(&texts, &bounds.stop).map_err(|error| {
-        refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
-    })?;
+    let text = link(&texts, bounds)?;
     if text.len() as u64 > 2 * MAX_TEXT {
         Err(invalid_image("the linked PTX is too long"))
     } else {
