@@ -63,7 +63,9 @@ pub fn value(facts: &DeviceFacts, attribute: i32) -> i32 {
         102 | 103 => 1, // VIRTUAL_MEMORY_MANAGEMENT_, HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
         106 => number(facts.ctas_per_sm),
         111 => bytes(facts.shared_reserved),
-        115 | 125 => 1,  // MEMORY_POOLS_SUPPORTED, IPC_EVENT_SUPPORTED
+        115 | 125 => 1, // MEMORY_POOLS_SUPPORTED, IPC_EVENT_SUPPORTED
+        // MEMPOOL_SUPPORTED_HANDLE_TYPES: files
+        119 => 1,
         131 | 134 => -1, // NUMA_ID, HOST_NUMA_ID: no node
         _ => 0,
     }

@@ -117,6 +117,9 @@ pub fn free(address: u64) -> CuResult {
         runtime.managed.forget(address);
         return Ok(());
     }
+    if runtime.pools.close(runtime, address)? {
+        return Ok(());
+    }
     if !runtime.is_device_address(address) || runtime.pools.is_kept(address) {
         return Err(CuError::INVALID_VALUE);
     }

@@ -4,20 +4,38 @@
 //! stream: the block's earlier users come before its later users in that stream. Blocks return to
 //! the daemon when a pool is trimmed or memory runs short, after all work has ended. A block serves
 //! requests of at least half its size.
+//!
+//! A pool that another process shares has no blocks here. Its owner hands out single blocks, which
+//! this process opens as it opens other memory.
 
 use crate::error::{CuError, CuResult};
 use crate::handles::{DeviceIndex, Handles, Kind};
 use crate::runtime::Runtime;
-use partita_client::StreamHandle;
-use std::collections::BTreeMap;
+use partita_client::{Secret, StreamHandle};
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const UNIT: u64 = 512;
 
 /// One pool.
 pub struct Pool {
+    sharing: Sharing,
     state: Mutex<State>,
 }
+
+/// How processes share a pool.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Sharing {
+    /// Not at all.
+    Alone,
+    /// This process's, and other processes may have blocks of it.
+    Exported(PoolName),
+    /// Another process's.
+    Imported(PoolName),
+}
+
+/// What tells a shared pool from others. It opens nothing.
+pub type PoolName = u128;
 
 /// The blocks of a pool, and the attributes that programs set (`CUmemPool_attribute`).
 #[derive(Default)]
@@ -49,14 +67,16 @@ pub struct Pools {
     table: Handles<Pool>,
     default: u64,
     current: Mutex<u64>,
+    /// Open blocks of other processes.
+    imported: Mutex<BTreeSet<u64>>,
 }
 
 impl Pools {
     /// The device's default pool.
     pub fn new(device: DeviceIndex) -> CuResult<Self> {
         let table = Handles::new(Kind::MemoryPool, device);
-        let default = table.insert(Pool::new())?;
-        Ok(Pools { table, default, current: Mutex::new(default) })
+        let default = table.insert(Pool::new(Sharing::Alone))?;
+        Ok(Pools { table, default, current: Mutex::new(default), imported: Mutex::default() })
     }
 
     /// The default pool's handle.
@@ -77,8 +97,45 @@ impl Pools {
     }
 
     /// `cuMemPoolCreate`.
-    pub fn create(&self) -> CuResult<u64> {
-        self.table.insert(Pool::new())
+    pub fn create(&self, is_shared: bool) -> CuResult<u64> {
+        self.table.insert_with(|handle| {
+            let name = PoolName::from(std::process::id()) << 64 | PoolName::from(handle);
+            Ok(Pool::new(if is_shared { Sharing::Exported(name) } else { Sharing::Alone }))
+        })
+    }
+
+    /// `cuMemPoolImportFromShareableHandle`.
+    pub fn import(&self, name: PoolName) -> CuResult<u64> {
+        self.table.insert(Pool::new(Sharing::Imported(name)))
+    }
+
+    /// The shared pool that an address is a block of in use.
+    pub fn exported(&self, address: u64) -> Option<PoolName> {
+        let all = self.table.all();
+        let pool = all.iter().find(|pool| lock(&pool.state).used.contains_key(&address))?;
+        pool.exported()
+    }
+
+    /// `cuMemPoolImportPointer`.
+    pub fn open(&self, runtime: &Runtime, secret: Secret) -> CuResult<u64> {
+        let mut imported = lock(&self.imported);
+        let address = runtime.opened.open(&runtime.session, secret)?;
+        imported.insert(address);
+        Ok(address)
+    }
+
+    /// Ends the use of another process's block; false where there is none.
+    pub fn close(&self, runtime: &Runtime, address: u64) -> CuResult<bool> {
+        let mut imported = lock(&self.imported);
+        if !imported.contains(&address) {
+            return Ok(false);
+        }
+        runtime.opened.close(&runtime.session, address)?;
+        // It may have been imported several times.
+        if runtime.opened.find(address).is_none() {
+            imported.remove(&address);
+        }
+        Ok(true)
     }
 
     /// `cuMemPoolDestroy`. Blocks in use stay until they are freed.
@@ -125,6 +182,7 @@ impl Pools {
         for pool in self.table.all() {
             lock(&pool.state).forget_blocks();
         }
+        lock(&self.imported).clear();
     }
 
     /// Gives back all that is kept.
@@ -134,12 +192,31 @@ impl Pools {
 }
 
 impl Pool {
-    fn new() -> Self {
-        Pool { state: Mutex::new(State { reuse: [1; 3], ..State::default() }) }
+    fn new(sharing: Sharing) -> Self {
+        Pool { sharing, state: Mutex::new(State { reuse: [1; 3], ..State::default() }) }
+    }
+
+    /// Its name, where other processes may have blocks of it.
+    pub fn exported(&self) -> Option<PoolName> {
+        match self.sharing {
+            Sharing::Exported(name) => Some(name),
+            Sharing::Alone | Sharing::Imported(_) => None,
+        }
+    }
+
+    /// Its name, where it is another process's.
+    pub fn imported(&self) -> Option<PoolName> {
+        match self.sharing {
+            Sharing::Imported(name) => Some(name),
+            Sharing::Alone | Sharing::Exported(_) => None,
+        }
     }
 
     /// `cuMemAllocAsync`.
     pub fn allocate(&self, runtime: &Runtime, bytes: u64, stream: StreamHandle) -> CuResult<u64> {
+        if self.imported().is_some() {
+            return Err(CuError::INVALID_VALUE);
+        }
         let bytes = bytes
             .checked_next_multiple_of(UNIT)
             .filter(|bytes| *bytes > 0)

@@ -9,9 +9,12 @@ use crate::graph::capture::Target;
 use crate::handles::device_of;
 use crate::memory_calls::free;
 use crate::memory_pool::{Attribute, Pool};
+use crate::processes::{HANDLE_BYTES, Shared, block, block_of, file_of, secret_in};
 use crate::runtime::{self, Runtime};
 use crate::stream::DefaultStream;
 use crate::stream_calls::synchronize;
+use partita_client::Secret;
+use partita_model::DeviceAddress;
 use std::sync::Arc;
 
 /// The start of `CUmemPoolProps`: kinds of memory and of handles to share it, and where it lies.
@@ -37,6 +40,8 @@ unsafe impl Plain for PoolProperties {}
 unsafe impl Plain for Location {}
 
 const ON_DEVICE: i32 = 1;
+/// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
+const POSIX_FILE: i32 = 1;
 
 exports! {
     fn cuDeviceGetDefaultMemPool(pool: Out<u64>, device: i32) {
@@ -75,10 +80,46 @@ exports! {
         }
         let device = devices::get(properties.location.id).map_err(|_| CuError::INVALID_VALUE)?;
         let runtime = device.open()?;
-        if properties.shared_handles != 0 {
+        if !matches!(properties.shared_handles, 0 | POSIX_FILE) {
             return Err(CuError::NOT_SUPPORTED);
         }
-        pool.set(runtime.pools.create()?);
+        pool.set(runtime.pools.create(properties.shared_handles == POSIX_FILE)?);
+        Ok(())
+    }
+
+    fn cuMemPoolExportToShareableHandle(shareable: Out<i32>, pool: u64, kind: i32, flags: u64) {
+        let name = find(pool)?.exported().filter(|_| flags == 0 && kind == POSIX_FILE);
+        let name = name.ok_or(CuError::INVALID_VALUE)?;
+        let file = file_of(&Shared::Pool.handle(Secret(name)));
+        shareable.set(file.map_err(|_| CuError::OUT_OF_MEMORY)?);
+        Ok(())
+    }
+
+    /// The file itself stands where other kinds of handles have a pointer. It stays the program's.
+    fn cuMemPoolImportFromShareableHandle(
+        pool: Out<u64>, shareable: u64, kind: i32, flags: u64,
+    ) {
+        let file = i32::try_from(shareable).ok().filter(|_| flags == 0 && kind == POSIX_FILE);
+        let name = file.and_then(|file| secret_in(file, Shared::Pool));
+        let Secret(name) = name.ok_or(CuError::INVALID_VALUE)?;
+        pool.set(runtime::current()?.pools.import(name)?);
+        Ok(())
+    }
+
+    fn cuMemPoolExportPointer(data: Out<[u8; HANDLE_BYTES]>, address: u64) {
+        runtime::current()?;
+        let runtime = runtime::of_address(address)?;
+        let pool = runtime.pools.exported(address).ok_or(CuError::INVALID_VALUE)?;
+        data.set(block(runtime.session.export_memory(DeviceAddress(address))?, pool));
+        Ok(())
+    }
+
+    fn cuMemPoolImportPointer(address: Out<u64>, pool: u64, data: Out<[u8; HANDLE_BYTES]>) {
+        let runtime = runtime::of(pool)?;
+        let name = find(pool)?.imported();
+        let found = block_of(data.read()).filter(|(_, pool)| Some(*pool) == name);
+        let (secret, _) = found.ok_or(CuError::INVALID_VALUE)?;
+        address.set(runtime.pools.open(runtime, secret)?);
         Ok(())
     }
 
@@ -155,6 +196,10 @@ exports_by_default_stream! {
         }
         if runtime.pools.is_kept(address) {
             return Err(CuError::INVALID_VALUE);
+        }
+        // As the free below, it waits for all work.
+        if runtime.pools.close(runtime, address)? {
+            return Ok(());
         }
         // Memory of cuMemAlloc: its free waits for all work, this stream's too.
         runtime.allocations.free(&runtime.session, address)

@@ -4,11 +4,17 @@
 //! A handle is bytes that programs pass on by any way. It names a secret of the daemon
 //! ([`Secret`]), which opens memory or an event for processes of the same user.
 
+use crate::abi;
 use crate::device_memory::Range;
 use crate::error::{CuError, CuResult};
+use crate::memory_pool::PoolName;
 use partita_client::{Secret, Session};
 use partita_model::DeviceAddress;
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::os::fd::IntoRawFd;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Size of a handle.
@@ -23,6 +29,10 @@ pub enum Shared {
     Event,
     /// What a file of `cuMemExportToShareableHandle` holds.
     Physical,
+    /// What a file of `cuMemPoolExportToShareableHandle` holds; it names a pool.
+    Pool,
+    /// `CUmemPoolPtrExportData`, with the pool's name behind the secret.
+    Block,
 }
 
 impl Shared {
@@ -31,6 +41,8 @@ impl Shared {
             Shared::Memory => *b"PartiMem",
             Shared::Event => *b"PartiEvt",
             Shared::Physical => *b"PartiPhy",
+            Shared::Pool => *b"PartiPol",
+            Shared::Block => *b"PartiBlk",
         }
     }
 
@@ -49,6 +61,37 @@ impl Shared {
         let is_handle = *magic == self.magic() && rest.iter().all(|byte| *byte == 0);
         is_handle.then_some(Secret(u128::from_le_bytes(*secret)))
     }
+}
+
+/// The data by which another process opens a block of a pool.
+pub fn block(secret: Secret, pool: PoolName) -> [u8; HANDLE_BYTES] {
+    let mut data = Shared::Block.handle(secret);
+    data[24..40].copy_from_slice(&pool.to_le_bytes());
+    data
+}
+
+/// The secret and the pool of such data; `None` where the bytes are none.
+pub fn block_of(mut data: [u8; HANDLE_BYTES]) -> Option<(Secret, PoolName)> {
+    let mut pool = [0; 16];
+    pool.copy_from_slice(&data[24..40]);
+    data[24..40].fill(0);
+    Some((Shared::Block.secret(&data)?, PoolName::from_le_bytes(pool)))
+}
+
+/// A new file with a handle, which the program closes.
+pub fn file_of(handle: &[u8; HANDLE_BYTES]) -> io::Result<i32> {
+    let file = memfd_create(c"memory of the GPU", MemfdFlags::CLOEXEC)?;
+    let mut file = File::from(file);
+    file.write_all(handle)?;
+    Ok(file.into_raw_fd())
+}
+
+/// What a file of [`file_of`] names; `None` for any other file.
+pub fn secret_in(file: i32, kind: Shared) -> Option<Secret> {
+    let file = abi::file(file)?;
+    let mut bytes = [0; HANDLE_BYTES];
+    let read = rustix::io::pread(file, &mut bytes, 0).ok()?;
+    kind.secret(bytes.get(..read).filter(|bytes| bytes.len() == HANDLE_BYTES)?)
 }
 
 /// Memory of other processes.
@@ -124,9 +167,20 @@ mod tests {
     use super::*;
 
     #[test]
+    fn blocks_name_their_pool() {
+        let (secret, pool) = (Secret(7 << 100), 3 << 64 | 5);
+        let data = block(secret, pool);
+        assert_eq!(block_of(data), Some((secret, pool)));
+        assert_eq!(Shared::Block.secret(&data), None, "no handle of memory alone");
+        let mut damaged = data;
+        damaged[40] = 1;
+        assert_eq!((block_of(damaged), block_of([0; 64])), (None, None));
+    }
+
+    #[test]
     fn handles_name_secrets_of_their_kind() {
         let secret = Secret(u128::MAX / 7);
-        let kinds = [Shared::Memory, Shared::Event, Shared::Physical];
+        let kinds = [Shared::Memory, Shared::Event, Shared::Physical, Shared::Pool, Shared::Block];
         for kind in kinds {
             let handle = kind.handle(secret);
             for other in kinds {

@@ -4,19 +4,14 @@
 //! file keeps no memory alive: the exporting process keeps it until another one has imported it.
 //! Programs may ask for other kinds of handles, which are never made.
 
-use crate::abi::{self, Array, In, Memory, Out, Plain};
+use crate::abi::{Array, In, Memory, Out, Plain};
 use crate::devices::{self, Device};
 use crate::entry::exports;
 use crate::error::{CuError, CuResult};
-use crate::processes::{HANDLE_BYTES, Shared};
+use crate::processes::{Shared, file_of, secret_in};
 use crate::runtime;
 use crate::vmm::GRANULARITY;
-use partita_client::Secret;
 use partita_model::MemoryAccess;
-use rustix::fs::{MemfdFlags, memfd_create};
-use std::fs::File;
-use std::io::{self, Write};
-use std::os::fd::IntoRawFd;
 
 /// `CUmemAllocationProp`.
 #[derive(Clone, Copy)]
@@ -173,7 +168,7 @@ exports! {
             return Err(CuError::NOT_SUPPORTED);
         }
         let file = i32::try_from(shareable).map_err(|_| CuError::INVALID_VALUE)?;
-        let secret = secret_in(file).ok_or(CuError::INVALID_VALUE)?;
+        let secret = secret_in(file, Shared::Physical).ok_or(CuError::INVALID_VALUE)?;
         let location = Location { kind: ON_DEVICE, id: runtime.index.ordinal() };
         let properties =
             Properties { kind: PINNED, handle_types: POSIX_FILE, location, others: [0; 2] };
@@ -192,22 +187,6 @@ const ON_DEVICE: i32 = 1;
 const PINNED: i32 = 1;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 const POSIX_FILE: i32 = 1;
-
-/// A new file with these bytes, which the program closes.
-fn file_of(bytes: &[u8]) -> io::Result<i32> {
-    let file = memfd_create(c"memory of the GPU", MemfdFlags::CLOEXEC)?;
-    let mut file = File::from(file);
-    file.write_all(bytes)?;
-    Ok(file.into_raw_fd())
-}
-
-/// What a file of [`file_of`] names; `None` for any other file.
-fn secret_in(file: i32) -> Option<Secret> {
-    let file = abi::file(file)?;
-    let mut bytes = [0; HANDLE_BYTES];
-    let read = rustix::io::pread(file, &mut bytes, 0).ok()?;
-    Shared::Physical.secret(bytes.get(..read).filter(|bytes| bytes.len() == HANDLE_BYTES)?)
-}
 
 /// `CUmemAccess_flags`.
 const ACCESSES: [(i32, MemoryAccess); 3] =

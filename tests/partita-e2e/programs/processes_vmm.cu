@@ -1,9 +1,7 @@
 // Memory of cuMemCreate in two processes: a file descriptor passes through a socket, each process maps the memory where it likes
 // and with the access that it likes, and the memory outlives the handles and mappings of the process that made it.
+#include "descriptors.h"
 #include "driver.h"
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 constexpr size_t CHUNK = 2 << 20;
 constexpr int COUNT = 2 * CHUNK / sizeof(unsigned);
@@ -16,51 +14,6 @@ __global__ void count(unsigned *data, int n) {
 __global__ void triple(unsigned *data, int n) {
     int i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) data[i] = data[i] * 3 + 1;
-}
-
-int line = -1;
-
-void say(char what) {
-    if (write(line, &what, 1) != 1) std::exit(2);
-}
-
-void hear() {
-    char what;
-    if (read(line, &what, 1) != 1) {
-        std::fprintf(stderr, "the other process has gone\n");
-        std::exit(2);
-    }
-}
-
-struct Message {
-    char byte = 'f';
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-    iovec piece = {&byte, 1};
-    msghdr header = {};
-    Message() {
-        header.msg_iov = &piece;
-        header.msg_iovlen = 1;
-        header.msg_control = control;
-        header.msg_controllen = sizeof(control);
-    }
-};
-
-void send_file(int file) {
-    Message message;
-    cmsghdr *control = CMSG_FIRSTHDR(&message.header);
-    control->cmsg_level = SOL_SOCKET;
-    control->cmsg_type = SCM_RIGHTS;
-    control->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(control), &file, sizeof(int));
-    if (sendmsg(line, &message.header, 0) != 1) std::exit(2);
-}
-
-int receive_file() {
-    Message message;
-    int file = -1;
-    if (recvmsg(line, &message.header, 0) != 1) std::exit(2);
-    std::memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message.header)), sizeof(int));
-    return file;
 }
 
 struct Vmm {
@@ -130,18 +83,7 @@ int main(int argc, char **argv) {
         line = std::atoi(argv[1]);
         return child();
     }
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 2;
-    pid_t process = fork();
-    if (process == 0) {
-        close(ends[0]);
-        char number[16];
-        std::snprintf(number, sizeof(number), "%d", ends[1]);
-        execl("/proc/self/exe", argv[0], number, nullptr);
-        _exit(127);
-    }
-    close(ends[1]);
-    line = ends[0];
+    pid_t process = start_child(argv[0]);
 
     CHECK(cudaFree(nullptr));
     Vmm vmm;
