@@ -91,7 +91,9 @@ impl Pools {
 
     /// `cuDeviceSetMemPool`.
     pub fn set_current(&self, handle: u64) -> CuResult {
-        self.get(handle)?;
+        if self.get(handle)?.imported().is_some() {
+            return Err(CuError::INVALID_VALUE);
+        }
         *lock(&self.current) = handle;
         Ok(())
     }
@@ -118,22 +120,21 @@ impl Pools {
 
     /// `cuMemPoolImportPointer`.
     pub fn open(&self, runtime: &Runtime, secret: Secret) -> CuResult<u64> {
-        let mut imported = lock(&self.imported);
         let address = runtime.opened.open(&runtime.session, secret)?;
-        imported.insert(address);
+        lock(&self.imported).insert(address);
         Ok(address)
     }
 
     /// Ends the use of another process's block; false where there is none.
     pub fn close(&self, runtime: &Runtime, address: u64) -> CuResult<bool> {
-        let mut imported = lock(&self.imported);
-        if !imported.contains(&address) {
+        if !lock(&self.imported).contains(&address) {
             return Ok(false);
         }
+        // It waits for all work, and other threads do not wait for it.
         runtime.opened.close(&runtime.session, address)?;
         // It may have been imported several times.
         if runtime.opened.find(address).is_none() {
-            imported.remove(&address);
+            lock(&self.imported).remove(&address);
         }
         Ok(true)
     }

@@ -125,12 +125,16 @@ impl Vmm {
 
     /// `cuMemExportToShareableHandle`: what opens the memory in another process.
     pub fn export(&self, session: &Session, handle: u64) -> CuResult<Secret> {
+        let memory = self.get(handle)?;
+        let is_exported = lock(&self.shared).values().any(|other| *other == handle);
+        if !is_exported {
+            // It waits for the session's work, and other threads do not wait for it.
+            memory.part(session)?;
+        }
         let mut shared = lock(&self.shared);
         if let Some((secret, _)) = shared.iter().find(|(_, other)| **other == handle) {
             return Ok(*secret);
         }
-        let memory = self.get(handle)?;
-        memory.part(session)?;
         let secret = session.export_memory(DeviceAddress(memory.home))?;
         shared.insert(secret, handle);
         Ok(secret)

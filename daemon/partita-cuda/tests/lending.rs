@@ -3,8 +3,9 @@
 mod fake;
 
 use fake::{Fake, WINDOW, World, module_of};
+use partita_cuda_device::{Guarding, Options};
 use partita_device::{AddressRange, Aliasing, Device, DeviceError, Lending, Relocation};
-use partita_model::{DeviceAddress, MemoryAccess, WindowId};
+use partita_model::{DeviceAddress, MemoryAccess, ModuleId, WindowId};
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 2 << 20;
@@ -135,6 +136,31 @@ fn what_has_ended_is_unmapped_when_the_device_is_idle() {
     }
     allocate(&mut world, OTHER, range);
     assert_eq!(world.peek(home), 0);
+}
+
+/// A kernel may be on its way to memory that is closed. Where every address has memory, this one
+/// has some, too.
+#[test]
+fn addresses_of_what_has_ended_get_other_memory() {
+    let fake = shared();
+    let options = Options { guards: Guarding::Strict, ..fake.options() };
+    let mut world = fake.world_with(&options);
+    let base = other(&mut world);
+    let module = ModuleId(1);
+    world.device.load_module(module, OTHER, module_of(&["store_it"])).unwrap();
+    world.until(|world| world.modules.iter().any(|(id, _)| *id == module));
+    let home = world.allocate(0, PAGE);
+    let to = lend(&mut world, home, base, 8 * PAGE);
+    store(&mut world, to, 7);
+    assert_eq!(fake.memory(to.0, 8), 7_u64.to_le_bytes());
+    fake.tell("clear");
+    world.device.free(to).unwrap();
+    let end = Instant::now() + Duration::from_secs(60);
+    while fake.calls("cuMemUnmap") == 0 {
+        world.poll();
+        assert!(Instant::now() < end, "it stays mapped");
+    }
+    assert_ne!(fake.memory(to.0, 8), 7_u64.to_le_bytes(), "it is mapped, and other memory");
 }
 
 #[test]

@@ -1,6 +1,9 @@
 // Conditional nodes of graphs: a loop that a kernel ends, both branches of a condition, a choice of several, conditions inside
 // loops, first values, and what cannot be done with such graphs.
 #include "check.h"
+#include <atomic>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 using Handle = cudaGraphConditionalHandle;
@@ -200,6 +203,51 @@ void inside_a_loop(cudaStream_t stream) {
     CHECK(cudaGraphDestroy(graph));
 }
 
+// A loop that adds to a sum in each turn; every graph has a handle of its own.
+struct Adder {
+    cudaGraph_t graph;
+    Adder(unsigned *number, unsigned by) {
+        unsigned *turns = number + 1, *sum = number + 2;
+        CHECK(cudaGraphCreate(&graph, 0));
+        Handle goes_on = condition(graph, 1, cudaGraphCondAssignDefault);
+        cudaGraphNode_t node;
+        auto inside = decide(&node, graph, {}, goes_on, cudaGraphCondTypeWhile, 1);
+        auto first = add_kernel(inside[0], {}, (void *)add, {&sum, &by});
+        add_kernel(inside[0], {first}, (void *)halve, {&goes_on, &number, &turns});
+    }
+    ~Adder() { CHECK(cudaGraphDestroy(graph)); }
+};
+
+void wait_for(void *flag) {
+    while (!static_cast<std::atomic<bool> *>(flag)->load()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+// An update concerns the launches that follow, not one that waits.
+void updates(cudaStream_t stream) {
+    Words words({16, 0, 0});
+    unsigned *number = words.device;
+    Adder ones(number, 1), hundreds(number, 100);
+    auto executable = instantiate(ones.graph);
+    std::atomic<bool> goes_on{false};
+    CHECK(cudaLaunchHostFunc(stream, wait_for, &goes_on));
+    CHECK(cudaGraphLaunch(executable, stream));
+    cudaGraphExecUpdateResultInfo info;
+    CHECK(cudaGraphExecUpdate(executable, hundreds.graph, &info));
+    // The second launch finds 1, and makes one turn.
+    CHECK(cudaGraphLaunch(executable, stream));
+    goes_on = true;
+    CHECK(cudaStreamSynchronize(stream));
+    words.expect_all({0, 5, 104}, "an update");
+    cudaGraph_t other;
+    CHECK(cudaGraphCreate(&other, 0));
+    cudaGraphNode_t node;
+    decide(&node, other, {}, condition(other, 1, cudaGraphCondAssignDefault), cudaGraphCondTypeWhile, 1);
+    expect(cudaGraphExecUpdate(executable, other, &info) == cudaErrorGraphExecUpdateFailure, "an empty loop was taken");
+    cudaGetLastError();
+    CHECK(cudaGraphDestroy(other));
+    CHECK(cudaGraphExecDestroy(executable));
+}
+
 int main() {
     cudaStream_t stream;
     CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -207,6 +255,7 @@ int main() {
     branches(stream);
     choices(stream);
     inside_a_loop(stream);
+    updates(stream);
     CHECK(cudaStreamDestroy(stream));
     std::printf("graph_conditional of loops and branches\n");
     return verdict();

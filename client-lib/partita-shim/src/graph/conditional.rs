@@ -18,7 +18,7 @@ use partita_client::{CallError, ClosedGate, Session, StreamHandle};
 use partita_model::DeviceAddress;
 use std::collections::VecDeque;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The most graphs of one node.
 pub const MAX_GRAPHS: usize = 1 << 12;
@@ -33,8 +33,13 @@ pub struct Condition {
 
 impl Condition {
     /// `cuGraphConditionalHandleCreate`.
-    pub fn new(session: &Session, default: Option<u32>) -> CuResult<Self> {
-        Ok(Condition { address: session.mem_alloc(4)?.0, default })
+    pub fn new(runtime: &Runtime, default: Option<u32>) -> CuResult<Self> {
+        let free = lock(&runtime.graphs.words).pop();
+        let address = match free {
+            Some(address) => address,
+            None => runtime.session.mem_alloc(4)?.0,
+        };
+        Ok(Condition { address, default })
     }
 
     fn read(&self, session: &Session, stream: StreamHandle) -> CuResult<u32> {
@@ -47,8 +52,8 @@ impl Condition {
 impl Drop for Condition {
     fn drop(&mut self) {
         let Ok(runtime) = runtime::of_address(self.address) else { return };
-        // Memory that cannot be freed any more ends with the session.
-        let _ = runtime.session.mem_free(DeviceAddress(self.address));
+        // A free would wait for all work of the session. The next handle takes the word.
+        lock(&runtime.graphs.words).push(self.address);
     }
 }
 
@@ -114,27 +119,33 @@ impl Conditional {
 
 /// A conditional node of an instantiated graph.
 pub struct Branches {
+    /// What the next launch runs.
     inside: Arc<Inside>,
+    line: Arc<Line>,
     /// Tells the thread that a stream is there; there is one from the first launch on.
     arrived: Mutex<Option<Sender<()>>>,
 }
 
+/// What a launch decides by, and the graphs inside. Updates leave the launches before them alone.
 struct Inside {
     condition: Arc<Condition>,
     rule: Rule,
     graphs: Vec<Executable>,
-    /// The gates at which launches wait, in their order.
-    gates: Mutex<VecDeque<ClosedGate>>,
+    /// Where it was launched.
+    runtime: OnceLock<&'static Runtime>,
+}
+
+/// The launches that wait at gates, in their order.
+#[derive(Default)]
+struct Line {
+    launches: Mutex<VecDeque<(ClosedGate, Arc<Inside>)>>,
 }
 
 impl Branches {
     /// Instantiates the graphs inside.
     pub fn new(node: &Conditional, depth: usize) -> CuResult<Self> {
-        let graphs = node.graphs.iter().map(|graph| Executable::inside(graph, depth + 1));
-        let graphs = graphs.collect::<CuResult<_>>()?;
-        let (condition, gates) = (Arc::clone(&node.condition), Mutex::default());
-        let inside = Inside { condition, rule: node.rule, graphs, gates };
-        Ok(Branches { inside: Arc::new(inside), arrived: Mutex::new(None) })
+        let inside = Arc::new(Inside::new(node, depth)?);
+        Ok(Branches { inside, line: Arc::default(), arrived: Mutex::new(None) })
     }
 
     /// The instantiated graphs inside.
@@ -142,12 +153,15 @@ impl Branches {
         &self.inside.graphs
     }
 
-    /// Whether both nodes decide by the same word and in the same way.
+    /// Whether another node decides in the same way.
     pub fn is_like(&self, node: &Conditional) -> bool {
-        let inside = &self.inside;
-        inside.condition.address == node.condition.address
-            && inside.rule == node.rule
-            && inside.graphs.len() == node.graphs.len()
+        self.inside.rule == node.rule && self.inside.graphs.len() == node.graphs.len()
+    }
+
+    /// Takes another node's word and graphs for later launches.
+    pub fn update(&mut self, node: &Conditional, depth: usize) -> CuResult {
+        self.inside = Arc::new(Inside::new(node, depth)?);
+        Ok(())
     }
 
     /// Gives the word its first value in a launch.
@@ -164,55 +178,61 @@ impl Branches {
         let mut arrived = lock(&self.arrived);
         let told = match &*arrived {
             Some(told) => told.clone(),
-            None => arrived.insert(self.start(runtime)?).clone(),
+            None => arrived.insert(self.line.start(runtime)?).clone(),
         };
+        let _ = self.inside.runtime.set(runtime);
         // The thread finds the gate, however soon it is told.
-        let mut gates = lock(&self.inside.gates);
+        let mut launches = lock(&self.line.launches);
         runtime.host_calls.add(&runtime.session, stream, move |outcome| {
             // A session whose work has failed has none behind the gate.
             if outcome.is_ok() {
                 let _ = told.send(());
             }
         })?;
-        gates.push_back(runtime.session.close_gate(stream)?);
+        launches.push_back((runtime.session.close_gate(stream)?, Arc::clone(&self.inside)));
         Ok(())
     }
+}
 
-    fn start(&self, runtime: &'static Runtime) -> CuResult<Sender<()>> {
+impl Line {
+    fn start(self: &Arc<Line>, runtime: &'static Runtime) -> CuResult<Sender<()>> {
         let (told, arrived) = channel();
-        let inside = Arc::clone(&self.inside);
+        let line = Arc::clone(self);
         let spawned = without_signals(|| {
             let thread = std::thread::Builder::new().name("partita-graph".to_owned());
-            thread.spawn(move || inside.serve(runtime, &arrived)).map(drop)
+            thread.spawn(move || line.serve(runtime, &arrived)).map(drop)
         });
         spawned.map_err(|_| CuError::OPERATING_SYSTEM)?;
         Ok(told)
     }
-}
 
-impl Inside {
     /// Runs the graphs inside for each launch, until the instantiated graph has gone.
     fn serve(&self, runtime: &'static Runtime, arrived: &Receiver<()>) {
         let session = &runtime.session;
         let stream = session.create_stream(true, 0);
         while arrived.recv().is_ok() {
+            let Some((gate, inside)) = lock(&self.launches).pop_front() else { continue };
             let ran = stream.clone().map_err(CuError::from);
-            if let Err(error) = ran.and_then(|stream| self.run(runtime, stream)) {
+            if let Err(error) = ran.and_then(|stream| inside.run(runtime, stream)) {
                 let text = "a graph inside a conditional node could not be launched";
                 log::say(format_args!("{text}: error {}", error.0));
                 session.fail_next_synchronization(CallError::new(error.0, text.to_owned()));
             }
-            if let Some(gate) = lock(&self.gates).pop_front() {
-                // A session that has failed has no work behind the gate.
-                let _ = session.open_gate(gate);
-            }
-        }
-        for graph in &self.graphs {
-            graph.release(session);
+            // A session that has failed has no work behind the gate.
+            let _ = session.open_gate(gate);
         }
         if let Ok(stream) = stream {
             let _ = session.destroy_stream(stream);
         }
+    }
+}
+
+impl Inside {
+    fn new(node: &Conditional, depth: usize) -> CuResult<Self> {
+        let graphs = node.graphs.iter().map(|graph| Executable::inside(graph, depth + 1));
+        let graphs = graphs.collect::<CuResult<_>>()?;
+        let (condition, runtime) = (Arc::clone(&node.condition), OnceLock::new());
+        Ok(Inside { condition, rule: node.rule, graphs, runtime })
     }
 
     /// Returns when the graphs that the word chooses have run.
@@ -228,6 +248,14 @@ impl Inside {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.runtime.get() {
+            self.graphs.iter().for_each(|graph| graph.release(&runtime.session));
+        }
     }
 }
 

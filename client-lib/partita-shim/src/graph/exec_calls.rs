@@ -229,6 +229,9 @@ fn check_clusters(runtime: &Runtime, graph: &Graph) -> CuResult {
         match action {
             Action::Kernel(kernel) => kernel.call.check_cluster(runtime.facts())?,
             Action::Child(inner) => check_clusters(runtime, &inner)?,
+            Action::Conditional(node) => {
+                node.graphs.iter().try_for_each(|graph| check_clusters(runtime, graph))?;
+            }
             _ => {}
         }
     }

@@ -27,6 +27,8 @@ pub struct Executable {
     pub id: u32,
     /// `cuGraphExecGetFlags`.
     pub flags: u64,
+    /// Number of conditional nodes that it is inside of.
+    depth: usize,
     plan: Mutex<Plan>,
 }
 
@@ -106,7 +108,7 @@ impl Executable {
             steps.iter().map(|step| step.dependencies.clone()).collect();
         let layout = lay_out(&dependencies);
         let plan = Plan { layout, steps, means: None, last: None, branches };
-        Ok(Executable { id: next_id(), flags, plan: Mutex::new(plan) })
+        Ok(Executable { id: next_id(), flags, depth, plan: Mutex::new(plan) })
     }
 
     fn lock(&self) -> MutexGuard<'_, Plan> {
@@ -213,13 +215,12 @@ impl Executable {
             return Ok(Err(Mismatch { result: Mismatch::TOPOLOGY, node }));
         }
         let Plan { steps: own, branches, .. } = &mut *plan;
-        for (index, (own, new)) in own.iter_mut().zip(steps).enumerate() {
-            if let (Some(branches), Action::Conditional(node)) = (branches.get(&index), &new.action)
-            {
-                for (own, new) in branches.graphs().iter().zip(&node.graphs) {
-                    own.update(new)?.map_err(|_| CuError::UNKNOWN)?;
-                }
+        for (index, branches) in branches {
+            if let Some(Step { action: Action::Conditional(node), .. }) = steps.get(*index) {
+                branches.update(node, self.depth)?;
             }
+        }
+        for (own, new) in own.iter_mut().zip(steps) {
             own.action = new.action;
         }
         Ok(Ok(()))

@@ -38,7 +38,7 @@ exports! {
         let runtime = runtime::of(graph)?;
         let graph = runtime.graphs.get(graph)?;
         let default = (flags == ASSIGN_DEFAULT).then_some(default);
-        let condition = Condition::new(&runtime.session, default)?;
+        let condition = Condition::new(runtime, default)?;
         handle.set(runtime.graphs.add_condition(&graph, condition));
         Ok(())
     }

@@ -58,6 +58,8 @@ pub struct Graphs {
     pub memory: Mutex<BTreeMap<u64, Weak<GraphMemory>>>,
     /// What conditional nodes decide by, by handle.
     conditions: Mutex<BTreeMap<u64, Weak<Condition>>>,
+    /// Words of device memory for what comes to decide next.
+    pub words: Mutex<Vec<u64>>,
 }
 
 /// One graph.
@@ -116,6 +118,7 @@ impl Graphs {
             objects: Handles::new(Kind::UserObject, device),
             memory: Mutex::new(BTreeMap::new()),
             conditions: Mutex::new(BTreeMap::new()),
+            words: Mutex::new(Vec::new()),
         }
     }
 
@@ -189,8 +192,16 @@ impl Graphs {
         let all = self.conditions.lock().unwrap_or_else(PoisonError::into_inner);
         let condition = all.get(&handle).and_then(Weak::upgrade).ok_or(CuError::INVALID_VALUE)?;
         drop(all);
-        let graphs = (0..count).map(|_| self.create()).collect::<CuResult<Vec<_>>>()?;
-        Ok(Action::Conditional(Arc::new(Conditional::new(condition, rule, graphs))))
+        let mut graphs = Vec::new();
+        let made = (0..count).try_for_each(|_| {
+            graphs.push(self.create()?);
+            Ok(())
+        });
+        let action = Action::Conditional(Arc::new(Conditional::new(condition, rule, graphs)));
+        if made.is_err() {
+            self.discard(&action);
+        }
+        made.map(|()| action)
     }
 
     /// Ends everything; instantiated graphs are given to their owner.

@@ -161,12 +161,7 @@ exports! {
     ) {
         let runtime = runtime::of(graph)?;
         let inner = runtime.graphs.clone_of(&*runtime.graphs.get(child)?)?;
-        let handle = inner.handle;
-        let added = add(runtime, &node, graph, dependencies, count, Action::Child(inner));
-        if added.is_err() {
-            runtime.graphs.destroy(handle)?;
-        }
-        added
+        add(runtime, &node, graph, dependencies, count, Action::Child(inner))
     }
 
     fn cuGraphChildGraphNodeGetGraph(node: u64, graph: Out<u64>) {

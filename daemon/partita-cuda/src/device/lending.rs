@@ -35,12 +35,15 @@ impl CudaDevice {
         if !self.windows.has_ended_loans(window, range) {
             return;
         }
-        let ended = (range, Becomes::Alias);
+        let ended = (range, Becomes::Nothing);
         if self.habits.waits {
             self.wanted.push((window, ended));
             self.loader.await_idleness();
-        } else if let Err(error) = self.windows.clear(window, ended, &self.zeros) {
+            return;
+        }
+        if let Err(error) = self.windows.clear(window, ended, &self.zeros) {
             tracing::warn!(%error, "lent memory stays mapped");
         }
+        self.windows.refill(window);
     }
 }

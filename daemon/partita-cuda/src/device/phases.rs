@@ -15,6 +15,7 @@
 
 use super::CudaDevice;
 use crate::loader::Outcome;
+use crate::windows::Becomes;
 use partita_device::{Event, Phase};
 use std::time::{Duration, Instant};
 
@@ -88,6 +89,9 @@ impl CudaDevice {
         for (window, range) in std::mem::take(&mut self.wanted) {
             if let Err(error) = self.windows.clear(window, range, &self.zeros) {
                 tracing::warn!(%error, "mappings stay where memory is wanted");
+            }
+            if range.1 == Becomes::Nothing {
+                self.windows.refill(window);
             }
         }
         events.push(Event::Reopened);

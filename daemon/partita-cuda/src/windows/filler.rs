@@ -43,12 +43,14 @@ pub(crate) enum Becomes {
     Memory,
     /// Another address of memory that is mapped elsewhere, too.
     Alias,
+    /// Nothing: what was lent there has ended.
+    Nothing,
 }
 
 impl Becomes {
     /// Whether an unused piece must go.
     pub(super) fn replaces(self, piece: &Piece) -> bool {
-        self == Becomes::Alias || piece.alias.is_some() || piece.is_shared
+        self != Becomes::Memory || piece.alias.is_some() || piece.is_shared
     }
 }
 
@@ -71,6 +73,14 @@ impl Windows {
                     the GPU's context");
                 return;
             }
+        }
+    }
+
+    /// Gives addresses that have lost their memory some again, in a window where every address had
+    /// memory: kernels that use them may be on their way.
+    pub(crate) fn refill(&mut self, id: WindowId) {
+        if self.windows.get(&id).is_some_and(|window| !window.filler.is_empty()) {
+            self.fill(id);
         }
     }
 

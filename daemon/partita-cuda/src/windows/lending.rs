@@ -28,6 +28,14 @@ pub(crate) struct Loan {
     pub(crate) window: WindowId,
 }
 
+impl Window {
+    /// The first address of a used piece in a range that another window maps, too.
+    pub(super) fn shared_in(&self, start: u64, end: u64) -> Option<u64> {
+        let mut pieces = self.pieces_over(start, end);
+        pieces.find(|(_, piece)| piece.is_shared && piece.users > 0).map(|(&at, _)| at)
+    }
+}
+
 impl Windows {
     /// See [`partita_device::Lending::lent_shape`].
     pub(crate) fn lent_shape(&self, home: DeviceAddress) -> Result<LentShape, DeviceError> {

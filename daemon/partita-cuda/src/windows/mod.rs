@@ -287,7 +287,13 @@ impl Windows {
             available: window.variables_from - window.base,
         };
         let start = window.variables_from.checked_sub(bytes).ok_or_else(|| out.clone())?;
-        let start = DeviceAddress(start - start % alignment.max(256));
+        let below = |end: u64| end - end % alignment.max(256);
+        let mut start = below(start);
+        // Pages that hold another process's memory would share the variables with it.
+        while let Some(at) = window.shared_in(start, start + bytes) {
+            start = below(at.checked_sub(bytes).ok_or_else(|| out.clone())?);
+        }
+        let start = DeviceAddress(start);
         let range = AddressRange { start, bytes };
         // Modules are loaded when nothing is on the device.
         self.clear(id, (range, Becomes::Memory), zeros)?;

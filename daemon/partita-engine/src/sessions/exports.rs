@@ -9,13 +9,14 @@
 //! - Memory stays until the last address goes. What the owner frees keeps its place in the owner's
 //!   window until no session has it open: no later allocation comes to lie in it.
 //! - The memory counts once, for its *payer*: the owner, and once the owner's session has gone, one
-//!   of the sessions that have it open.
+//!   of the sessions that have it open. That one pays for all that the device keeps for it.
 
 use super::record::{Call, WaiterThen};
 use super::window::Window;
 use super::{Answer, Refusal, Sessions};
 use crate::turn::Turn;
 use crate::{LogLevel, Payload};
+use partita_device::DeviceError;
 use partita_model::request::Secret;
 use partita_model::{CudaResult, DeviceAddress, SessionId, TenantId};
 use std::collections::BTreeMap;
@@ -33,6 +34,8 @@ struct Export {
     tenant: TenantId,
     home: DeviceAddress,
     bytes: u64,
+    /// Bytes that stay for sessions that have it open, with what shares its pages.
+    kept_bytes: u64,
     /// `None` once its session has gone.
     owner: Option<SessionId>,
     /// The owner has freed it.
@@ -91,7 +94,7 @@ impl Exports {
         let Some(export) = self.by_secret.get_mut(&secret) else { return Left::Nothing };
         export.openings.remove(&at);
         let next = export.openings.values().next().copied();
-        let (home, bytes, payer) = (export.home, export.bytes, export.payer);
+        let (home, bytes, payer) = (export.home, export.kept_bytes, export.payer);
         match export.owner {
             Some(owner) if export.is_freed && next.is_none() => {
                 self.by_secret.remove(&secret);
@@ -123,7 +126,7 @@ impl Exports {
             export.owner = None;
             let Some(&next) = export.openings.values().next() else { return false };
             export.payer = next;
-            paying.push((next, export.bytes));
+            paying.push((next, export.kept_bytes));
             true
         });
         paying
@@ -151,12 +154,13 @@ impl Sessions {
         let bytes = session.window.exportable(address).ok_or(CudaResult::ERROR_INVALID_VALUE)?;
         let tenant = session.identity.tenant;
         let lending = turn.device.lending().ok_or_else(unsupported)?;
-        lending.lent_shape(address)?;
+        let kept_bytes = lending.lent_shape(address)?.bytes;
         let secret = turn.secret().ok_or_else(unsupported)?;
         let export = Export {
             tenant,
             home: address,
             bytes,
+            kept_bytes,
             owner: Some(id),
             is_freed: false,
             payer: id,
@@ -196,7 +200,12 @@ impl Sessions {
         let range = window.open(bytes, shape).ok_or(CudaResult::ERROR_OUT_OF_MEMORY)?;
         let lending = turn.device.lending().ok_or_else(unsupported)?;
         if let Err(error) = lending.lend(home, range.start) {
-            self.session_mut(id).window.close(range.start);
+            let window = &mut self.session_mut(id).window;
+            match error {
+                // The device makes room there.
+                DeviceError::Busy => window.postpone_open(range.start),
+                _ => window.close(range.start),
+            }
             return Err(error.into());
         }
         self.exports.open(secret, range.start, id);

@@ -6,8 +6,9 @@
 //! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact,
 //! so that the device can catch an access one byte too far. Starts are multiples of [`ALIGNMENT`],
 //! as CUDA's are. The device places variables of modules, and [`Window::occupy`] enters them.
-//! Memory of other sessions is next-fit from the middle: addresses that such memory has left may
-//! hold a mapping that only an idle device can end.
+//! Memory of other sessions is next-fit in the third quarter and the one behind it, but for the
+//! last eighth: addresses that such memory has left may hold a mapping that only an idle device can
+//! end. Variables lie at the top.
 //!
 //! This module keeps addresses only. [`super::memory`] accounts for device memory.
 
@@ -87,8 +88,12 @@ impl Window {
             mappings: BTreeMap::new(),
             homes: BTreeMap::new(),
             opened: BTreeMap::new(),
-            next_opened: range.start.0 + bytes / 2,
+            next_opened: range.start.0 + range.bytes / 2,
         }
+    }
+
+    fn middle(&self) -> u64 {
+        self.range.start.0 + self.range.bytes / 2
     }
 
     pub(crate) fn range(&self) -> AddressRange {
@@ -201,7 +206,8 @@ impl Window {
     /// Enters `bytes` bytes of another session's memory, with room for what comes with them.
     pub(crate) fn open(&mut self, bytes: u64, shape: LentShape) -> Option<AddressRange> {
         let taken = self.take_aligned(shape.bytes, shape.alignment, self.next_opened)?;
-        self.next_opened = taken.end();
+        let (middle, last) = (self.middle(), self.range.end() - self.range.bytes / 8);
+        self.next_opened = if taken.end() < last { taken.end() } else { middle };
         let start = DeviceAddress(taken.start.0 + shape.before);
         self.opened.insert(start.0, (taken.start.0, taken.end()));
         self.live.insert(start.0, (bytes, Kind::Opened));
@@ -218,6 +224,14 @@ impl Window {
             }
             _ => false,
         }
+    }
+
+    /// Removes another session's memory, and makes the next attempt at the same addresses.
+    pub(crate) fn postpone_open(&mut self, address: DeviceAddress) {
+        if let Some((first, _)) = self.opened.get(&address.0) {
+            self.next_opened = *first;
+        }
+        self.close(address);
     }
 
     /// Removes another session's memory.
@@ -563,11 +577,18 @@ mod tests {
         assert_eq!(first, at(0x4200), "from the middle");
         window.close(first);
         let starts: Vec<DeviceAddress> = (0..8).map(|_| next(&mut window)).collect();
-        let all = [5, 6, 7, 0, 1, 2, 3, 4].map(|page| at(page * 0x1000 + 512));
+        let all = [5, 6, 4, 7, 0, 1, 2, 3].map(|page| at(page * 0x1000 + 512));
         assert_eq!(starts, all);
         assert_eq!(window.open(100, shape), None);
         window.close(at(0x2200));
         assert_eq!(next(&mut window), at(0x2200));
+        // What waits for the device comes to the same addresses again.
+        for page in [5, 6] {
+            window.close(at(page * 0x1000 + 512));
+        }
+        let postponed = next(&mut window);
+        window.postpone_open(postponed);
+        assert_eq!((postponed, next(&mut window)), (at(0x5200), at(0x5200)));
     }
 
     #[test]
