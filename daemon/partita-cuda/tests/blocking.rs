@@ -157,6 +157,37 @@ fn the_device_drains_for_longer_while_launches_leave() {
     world.until(|world| world.modules.len() == 1);
 }
 
+/// Somebody may always have something to load. Launches that left for it go on for as long as they
+/// were away.
+#[test]
+fn launches_that_left_are_not_sent_away_at_once() {
+    const AWAY: Duration = Duration::from_millis(300);
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["await_it"])).unwrap();
+    let (word, other) = (world.allocate(0, 8), world.allocate(8, 8));
+    let running = world.launch(0, "await_it", [word.0, 1]);
+    world.until_logged("runs: await_it");
+    world.device.load_module(ModuleId(2), WINDOW, module_of(&["late"])).unwrap();
+    world.until(|world| world.device.phase() == Phase::Draining);
+    let start = Instant::now();
+    while start.elapsed() < AWAY {
+        world.device.launches_leave();
+        world.poll();
+    }
+    let gone = Instant::now();
+    world.device.poke(word, &1_u64.to_le_bytes()).unwrap();
+    world.finish(&[running]);
+    world.until(|world| world.modules.len() == 1);
+    let running = world.launch(0, "await_it", [other.0, 1]);
+    world.device.load_module(ModuleId(3), WINDOW, module_of(&["later"])).unwrap();
+    world.until(|world| world.device.phase() == Phase::Draining);
+    assert!(gone.elapsed() >= AWAY, "{:?}", gone.elapsed());
+    world.device.poke(other, &1_u64.to_le_bytes()).unwrap();
+    world.finish(&[running]);
+    world.until(|world| world.modules.len() == 2);
+}
+
 /// The owner sleeps while a kernel runs, and is woken by its end.
 #[test]
 fn waiting_needs_no_core() {

@@ -8,7 +8,7 @@ use crate::graph::action::{Action, Kernel};
 use crate::graph::graph_calls::add;
 use crate::graph::params::{
     AllocParams, FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any,
-    write_any,
+    write_any, write_graphs,
 };
 use crate::runtime::{self, Runtime};
 use partita_model::{Dim3, cluster};
@@ -241,24 +241,21 @@ exports! {
     fn cuGraphAddNode(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, count: usize, params: Memory,
     ) {
-        let runtime = runtime::of(graph)?;
-        add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
+        add_any(&node, graph, dependencies, count, params)
     }
 
     fn cuGraphAddNode_v2(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize,
         params: Memory,
     ) {
-        let runtime = runtime::of(graph)?;
-        add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
+        add_any(&node, graph, dependencies, count, params)
     }
 
     fn cuGraphAddNode_v3(
         node: Out<u64>, graph: u64, dependencies: Array<u64>, _data: Array<u64>, count: usize,
         params: Memory,
     ) {
-        let runtime = runtime::of(graph)?;
-        add(runtime, &node, graph, dependencies, count, read_any(runtime, params)?)
+        add_any(&node, graph, dependencies, count, params)
     }
 
     fn cuGraphNodeSetParams(node: u64, params: Memory) { set_any(node, params) }
@@ -274,6 +271,22 @@ exports! {
 const COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
 const CLUSTER: u32 = 4;
+
+fn add_any(
+    node: &Out<u64>,
+    graph: u64,
+    dependencies: Array<u64>,
+    count: usize,
+    params: Memory,
+) -> CuResult {
+    let runtime = runtime::of(graph)?;
+    let action = read_any(runtime, params)?;
+    add(runtime, node, graph, dependencies, count, action.clone())?;
+    match action {
+        Action::Conditional(made) => write_graphs(&made, params),
+        _ => Ok(()),
+    }
+}
 
 /// The action of a node.
 fn action(node: u64) -> CuResult<Action> {

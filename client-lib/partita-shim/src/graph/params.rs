@@ -195,13 +195,9 @@ impl FillParams {
 }
 
 impl ConditionalParams {
-    /// The node that it describes, whose graphs it gets.
-    fn action(&mut self, runtime: &Runtime) -> CuResult<Action> {
-        let action = runtime.graphs.conditional(self.handle, self.rule, self.count)?;
-        if let Action::Conditional(node) = &action {
-            self.graphs = Memory::at(node.handles.as_ptr() as u64);
-        }
-        Ok(action)
+    /// The node that it describes.
+    fn action(&self, runtime: &Runtime) -> CuResult<Action> {
+        runtime.graphs.conditional(self.handle, self.rule, self.count)
     }
 
     /// The description of a node. The graphs' address is valid as long as the node is.
@@ -286,8 +282,7 @@ impl AllocParams {
     }
 }
 
-/// The node that a `CUgraphNodeParams` describes. An allocation's address is written there, and so
-/// are the graphs of a conditional node.
+/// The node that a `CUgraphNodeParams` describes. An allocation's address is written there.
 pub fn read_any(runtime: &Runtime, params: Memory) -> CuResult<Action> {
     let own = params.offset(UNION);
     match params.read::<i32>()? {
@@ -322,16 +317,18 @@ pub fn read_any(runtime: &Runtime, params: Memory) -> CuResult<Action> {
         }
         11 => Ok(Action::Free(own.read()?)),
         12 => own.read::<WordsParams>()?.action(runtime),
-        13 => {
-            let mut conditional: ConditionalParams = own.read()?;
-            let action = conditional.action(runtime)?;
-            own.write(conditional)?;
-            Ok(action)
-        }
+        13 => own.read::<ConditionalParams>()?.action(runtime),
         // External semaphores, batched copies.
         8 | 9 | 17 | 18 => Err(CuError::NOT_SUPPORTED),
         _ => Err(CuError::INVALID_VALUE),
     }
+}
+
+/// Writes into a `CUgraphNodeParams` where a new node's graphs are; they last as long as the node.
+pub fn write_graphs(node: &Conditional, params: Memory) -> CuResult {
+    let own = params.offset(UNION);
+    let graphs = Memory::at(node.handles.as_ptr() as u64);
+    own.write(ConditionalParams { graphs, ..own.read()? })
 }
 
 /// Writes the `CUgraphNodeParams` that describes a node.

@@ -9,7 +9,8 @@
 //!
 //! A launch may last long, or wait for a copy that stays here. After a limit the device therefore
 //! opens again, for as long as it has drained, and tries anew with twice the limit. Where launches
-//! leave ([`Device::launches_leave`]), the limit is longer at once.
+//! leave ([`Device::launches_leave`]), it drains for longer. Behind a phase for which launches have
+//! left, it does not drain for as long as they were away: somebody may always have something due.
 //!
 //! [`Device::launches_leave`]: partita_device::Device::launches_leave
 
@@ -24,6 +25,9 @@ const LIMITS: (Duration, Duration) = (Duration::from_millis(100), Duration::from
 /// How long it drains at most while launches leave it. They do at the end of a task, which may take
 /// longer than others shall wait for a launch that stays.
 const LEAVING: Duration = Duration::from_secs(20);
+/// How long the device drains at most after the engine has said that launches leave. The engine
+/// says it with each look.
+const LEFT: Duration = Duration::from_secs(1);
 
 /// The device's phase.
 pub(super) struct Phases {
@@ -33,6 +37,8 @@ pub(super) struct Phases {
     /// When it began to drain, or to be open again, and until when it is.
     since: Instant,
     until: Instant,
+    /// Launches have left, since the device was last open.
+    have_left: bool,
     /// What the loading thread has told in this phase.
     outcomes: Vec<Outcome>,
     /// Whether the loading thread does what is due while the device is open.
@@ -47,6 +53,7 @@ impl Phases {
             limit: LIMITS.0,
             since: now,
             until: now,
+            have_left: false,
             outcomes: Vec::new(),
             is_beside: false,
         }
@@ -59,8 +66,26 @@ impl Phases {
     /// Lets the device drain for longer.
     pub(super) fn launches_leave(&mut self) {
         if self.phase == Phase::Draining {
-            self.until = self.since + LEAVING;
+            self.have_left = true;
+            let left = (Instant::now() + LEFT).min(self.since + LEAVING);
+            self.until = self.until.max(left);
         }
+    }
+
+    /// Closes the device. The time for which it has drained counts as the phase's.
+    fn close(&mut self) {
+        let new = Phases::new();
+        let since = if self.phase == Phase::Draining { self.since } else { new.since };
+        *self = Phases { phase: Phase::Closed, since, have_left: self.have_left, ..new };
+    }
+
+    /// Opens the device behind a phase.
+    fn open(&mut self) {
+        let now = Instant::now();
+        if std::mem::take(&mut self.have_left) {
+            self.until = now + (now - self.since);
+        }
+        (self.phase, self.since) = (Phase::Open, now);
     }
 
     /// Changes the phase for so long.
@@ -83,7 +108,7 @@ impl CudaDevice {
         if !self.phases.outcomes.iter().any(is_over) {
             return true;
         }
-        self.phases.phase = Phase::Open;
+        self.phases.open();
         // Nothing is on the device yet. The poll tells of a failure.
         let _ = self.zeros.tick();
         for (window, range) in std::mem::take(&mut self.wanted) {
@@ -117,7 +142,7 @@ impl CudaDevice {
         }
         let is_idle = self.streams.device_is_idle();
         if is_idle && self.loader.is_due() {
-            self.phases = Phases { phase: Phase::Closed, ..Phases::new() };
+            self.phases.close();
             self.loader.begin_phase();
             return;
         }
@@ -128,6 +153,7 @@ impl CudaDevice {
             }
             Phase::Draining if now >= self.phases.until => {
                 self.phases.change(Phase::Open, now - self.phases.since);
+                self.phases.have_left = false;
                 self.phases.limit = (self.phases.limit * 2).min(LIMITS.1);
                 events.push(Event::Reopened);
             }

@@ -57,13 +57,28 @@ impl Launches {
             let Some(worker) = launch.worker_mut().filter(|worker| worker.can_leave) else {
                 continue;
             };
-            if worker.retire_all(soon)
+            let retired = worker.retire_all(soon);
+            if retired != 0
                 && let Err(error) = signal_retired(turn.device, worker.claims.block, worker.retired)
             {
+                // The next look tries again.
+                worker.retired &= !retired;
                 let text = format!("{id} was not told to leave for a phase: {error}");
                 turn.log_error(Some(session), text);
             }
         }
+    }
+
+    /// The device is open again. Launches whose grids had gone could make no progress before.
+    pub(crate) fn come_back(&mut self, now: Nanos) {
+        for launch in self.records.values_mut().filter(|launch| !launch.main_done) {
+            let has_left = launch.can_leave()
+                && launch.claims().is_some_and(|claims| claims.helpers.is_empty());
+            if has_left {
+                launch.watch.begin_anew(now);
+            }
+        }
+        self.look_by(now);
     }
 }
 
@@ -79,17 +94,17 @@ impl Launch {
 }
 
 impl Worker {
-    /// Retires all helper grids. Whether one was not retired before.
-    fn retire_all(&mut self, soon: Nanos) -> bool {
+    /// Retires all helper grids. The bits of those that were not retired before.
+    fn retire_all(&mut self, soon: Nanos) -> u32 {
         let all = self.claims.helpers.numbers();
-        let is_new = all & !self.retired != 0;
-        if is_new {
+        let new = all & !self.retired;
+        if new != 0 {
             self.retired |= all;
             self.arrivals = Default::default();
             // The SMs of its workers are empty until that is seen.
             self.claims.unsure_until = self.claims.unsure_until.max(soon);
         }
-        is_new
+        new
     }
 }
 

@@ -55,6 +55,11 @@ impl Watch {
             held_up: HeldUp { time: Nanos(0), completed: 0 },
         }
     }
+
+    /// Counts no time before now.
+    pub(super) fn begin_anew(&mut self, now: Nanos) {
+        self.since = self.since.max(now);
+    }
 }
 
 /// Why a session's launches cannot be ended.

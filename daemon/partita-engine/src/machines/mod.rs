@@ -91,7 +91,7 @@ impl Machines {
                 }
                 turn.push(Effect::PumpWaiting);
                 // Launches that have left come back.
-                self.launches.look_by(turn.now());
+                self.launches.come_back(turn.now());
             }
             Event::Done { operation, time, outcome } => {
                 self.observer.look_at_hit_rates(turn);

@@ -1,7 +1,7 @@
 //! Launches while a device drains, so that it can load.
 
 use super::world::{FAULT, MEDIUM, SHORT, SPIN, TICKET, World};
-use crate::CloseReason;
+use crate::{Action, CloseReason, LogLevel};
 use partita_device::{Event, Phase};
 use partita_model::SmSet;
 use std::collections::BTreeMap;
@@ -78,6 +78,29 @@ fn a_long_launch_leaves_a_device_that_drains_and_comes_back() {
         }
         assert_eq!(world.synchronize(a), 0);
         assert_eq!(completed(&world), 10_010);
+        world.finish();
+    }
+}
+
+/// A phase may last longer than a launch may be without progress.
+#[test]
+fn time_away_does_not_count_as_time_without_progress() {
+    for kernel in [MEDIUM, TICKET] {
+        let (mut world, a) = with_long_launch(kernel);
+        // No look comes any more, so the launch seems to be as it was.
+        world.device.look_time = Some(10_000_000);
+        world.device.phase = Phase::Draining;
+        world.run_for(200);
+        assert!((0..4).all(|sm| world.device.workers(sm) == 0), "{kernel}");
+        world.device.phase = Phase::Closed;
+        world.device.now += 2_000_000_000;
+        world.device.looks.clear();
+        reopen(&mut world);
+        world.run_for(300);
+        let warns =
+            |action: &Action| matches!(action, Action::Log { level: LogLevel::Warning, .. });
+        assert!(!world.actions.iter().any(warns), "{kernel}: {:?}", world.actions);
+        assert_eq!(world.synchronize(a), 0);
         world.finish();
     }
 }

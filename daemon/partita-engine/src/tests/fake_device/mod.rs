@@ -158,7 +158,7 @@ pub(crate) struct FakeDevice {
     /// How long a look at memory takes, in nanoseconds, where looks take time.
     pub(crate) look_time: Option<u64>,
     /// Looks by address: when they are over, and what was there when they began.
-    looks: BTreeMap<u64, (u64, Vec<u8>)>,
+    pub(crate) looks: BTreeMap<u64, (u64, Vec<u8>)>,
     /// The LLC's hit rate that it tells of every window, and those that have ended.
     pub(crate) hit_rate: Option<f64>,
     pub(crate) traffic: (Option<u64>, Vec<u64>),
