@@ -349,6 +349,20 @@ fn bells_ring_sleepers_once_and_only_sleepers() {
     assert_eq!(server.woken(), BellState::Gone);
 }
 
+/// The socket of a bell has room for some hundred rings that nobody hears.
+#[test]
+fn a_full_bell_holds_nobody_up() {
+    let (mut server, client, _) = session(SMALL);
+    for number in 1..20_000 {
+        assert!(server.prepare_to_sleep().unwrap());
+        assert_eq!(client.shared.requests_written(), Rung::News);
+        client.shared.prepare_to_sleep(client.shared.news());
+        server.set_event(0, Sequence(number), number);
+    }
+    assert_eq!(server.woken(), BellState::Alive);
+    assert_eq!(client.shared.sleep(), Rung::News);
+}
+
 #[test]
 fn the_data_planes_death_ends_a_sleep_after_what_it_had_said() {
     let (mut server, mut client, _) = session(SMALL);
