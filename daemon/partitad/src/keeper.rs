@@ -56,8 +56,10 @@ impl Keeper {
 
     /// Keeps until it is dropped.
     pub async fn keep(mut self, hub: Arc<Hub>) {
+        // A data plane that outlived a daemon may hold reservations that nobody has any more.
+        let mut is_begun = false;
         loop {
-            if self.book.next_expiry().is_none() {
+            if std::mem::replace(&mut is_begun, true) && self.book.next_expiry().is_none() {
                 self.book.changed().notified().await;
             }
             let mut reading = hub.read(None).await;

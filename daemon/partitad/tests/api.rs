@@ -196,13 +196,22 @@ fn ready() -> Ready {
 /// The session that such a thread answers at its next heartbeat.
 const COMING: SessionId = SessionId(5);
 
-fn serve_as_gpu(mut control: StdStream, statuses: &AtomicU64) {
+/// How often a GPU was asked.
+#[derive(Default)]
+struct Asked {
+    statuses: AtomicU64,
+    reservations: AtomicU64,
+}
+
+fn serve_as_gpu(mut control: StdStream, asked: &Asked) {
     control.write_all(&encode(&FromGpu::Ready(Box::new(ready()))).unwrap()).unwrap();
     let mut frames = FrameReader::default();
     let mut buffer = [0; 4096];
     loop {
         while let Some(ToGpu { id, ask }) = frames.next_message().unwrap() {
-            statuses.fetch_add(u64::from(ask == Ask::Status), Ordering::Relaxed);
+            asked.statuses.fetch_add(u64::from(ask == Ask::Status), Ordering::Relaxed);
+            let reserves = matches!(ask, Ask::Reserve(_));
+            asked.reservations.fetch_add(u64::from(reserves), Ordering::Relaxed);
             if ask == Ask::Heartbeat {
                 let answered = FromGpu::ClientAnswered { session: COMING };
                 control.write_all(&encode(&answered).unwrap()).unwrap();
@@ -222,6 +231,8 @@ struct Server {
     folder: tempfile::TempDir,
     /// Of each GPU.
     states: Vec<watch::Sender<GpuState>>,
+    /// Of each GPU as it was at first.
+    asked: Vec<Arc<Asked>>,
     book: Arc<Book>,
 }
 
@@ -230,12 +241,12 @@ async fn gpu_state() -> GpuState {
     counted_gpu_state(Arc::default()).await
 }
 
-/// The same, where somebody counts how often the status is asked for.
-async fn counted_gpu_state(statuses: Arc<AtomicU64>) -> GpuState {
+/// The same, where somebody counts what is asked.
+async fn counted_gpu_state(asked: Arc<Asked>) -> GpuState {
     let (control, gpu_control) = StdStream::pair().unwrap();
     let (sessions, gpu_sessions) = StdStream::pair().unwrap();
     std::thread::spawn(move || {
-        serve_as_gpu(gpu_control, &statuses);
+        serve_as_gpu(gpu_control, &asked);
         drop(gpu_sessions);
     });
     control.set_nonblocking(true).unwrap();
@@ -256,10 +267,12 @@ impl Server {
     }
 
     async fn with(gpu_count: usize, uid: Option<u32>) -> Server {
-        let (mut states, mut lines) = (Vec::new(), Vec::new());
+        let (mut states, mut lines, mut asked) = (Vec::new(), Vec::new(), Vec::new());
         for _ in 0..gpu_count {
-            let (sender, state) = watch::channel(gpu_state().await);
+            let counts = Arc::<Asked>::default();
+            let (sender, state) = watch::channel(counted_gpu_state(Arc::clone(&counts)).await);
             states.push(sender);
+            asked.push(counts);
             lines.push((GpuHandle::new(state), watch::channel(None).0));
         }
         let folder = tempfile::tempdir().unwrap();
@@ -283,7 +296,7 @@ impl Server {
                 tokio::spawn(async move { api::serve(listener, api).await });
             }
         }
-        Server { folder, states, book }
+        Server { folder, states, asked, book }
     }
 
     async fn ask(&self, request: &str, body: &str) -> HttpAnswer {
@@ -350,9 +363,9 @@ async fn reading() {
 #[tokio::test]
 async fn a_status_is_told_again_until_something_changes() {
     let server = Server::start(Some(ADMIN)).await;
-    let statuses = Arc::new(AtomicU64::new(0));
-    server.states[0].send_replace(counted_gpu_state(Arc::clone(&statuses)).await);
-    let asked = || statuses.load(Ordering::Relaxed);
+    let asked = Arc::<Asked>::default();
+    server.states[0].send_replace(counted_gpu_state(Arc::clone(&asked)).await);
+    let asked = || asked.statuses.load(Ordering::Relaxed);
     for questions in 1..=3 {
         assert_eq!(server.ask("GET /v1/partitions", "").await.status, 200);
         assert_eq!(asked(), questions, "the request says `no-cache`");
@@ -569,6 +582,19 @@ async fn reservations_are_kept_or_refused_with_the_holders() {
     assert_eq!(put("b", &bounded).await.0, 204);
     let b = server.ask("GET /v1/reservations/b", "").await.body;
     assert_eq!((&b["max_sms"], &b["priority"]), (&json!(20), &json!("batch")));
+}
+
+/// It may hold reservations of a daemon before this one.
+#[tokio::test]
+async fn a_data_plane_learns_that_nothing_is_reserved() {
+    let server = Server::with(2, None).await;
+    let is_told = || server.asked.iter().all(|one| one.reservations.load(Ordering::Relaxed) > 0);
+    let told = async {
+        while !is_told() {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), told).await.expect("it is told");
 }
 
 #[tokio::test]

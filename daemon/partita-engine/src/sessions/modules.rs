@@ -256,6 +256,19 @@ impl Sessions {
             unload(turn, session, id);
             return self.prepare(turn, session, module, Load { purpose, ..load });
         }
+        let bytes = record.bytes_of_variables(&facts);
+        let (free, _) = self.memory_of(turn, session);
+        let record = self.session_mut(session);
+        if record.is_open() && bytes > free {
+            unload(turn, session, id);
+            let text = format!(
+                "the module's variables take {bytes} bytes of device memory, and the program may \
+                 have {free} more: free memory, or ask for more"
+            );
+            let error = PrepareError { code: CudaResult::ERROR_OUT_OF_MEMORY, text };
+            let call = Call { session, sequence: load.sequence };
+            return self.refuse_module(turn, call, module, error);
+        }
         record.place_variables(&facts);
         let instance = instance(id, prepared, facts, record.guards());
         let loaded = instance.loaded.clone();
@@ -305,6 +318,16 @@ pub(super) fn unload(turn: &mut Turn<'_>, session: SessionId, module: ModuleId) 
 }
 
 impl Session {
+    /// Bytes of the window that the variables of a loaded module take.
+    fn bytes_of_variables(&self, facts: &ModuleFacts) -> u64 {
+        let is_inside = |address| self.window.range().contains(address, 1);
+        let inside = facts.variables.iter().filter(|variable| {
+            is_inside(variable.address) && !self.window.is_host(variable.address)
+        });
+        let bytes = inside.filter_map(|variable| Window::footprint(variable.size.0));
+        bytes.fold(0, u64::saturating_add)
+    }
+
     /// Enters the variables of a loaded module where the device has placed them.
     fn place_variables(&mut self, facts: &ModuleFacts) {
         for variable in &facts.variables {

@@ -4,7 +4,8 @@ use super::world::{
     CROWDED_IMAGE, CROWDING_IMAGE, GOOD_IMAGE, LATE_IMAGE, LONG, MODULE, WIDE_IMAGE, World,
 };
 use crate::{CloseReason, ModuleHandle, Purpose, Request};
-use partita_model::{Dim3, SessionId};
+use partita_device::VariableFacts;
+use partita_model::{Bytes, DeviceAddress, Dim3, MemoryQuota, SessionId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -184,4 +185,23 @@ fn a_session_may_go_while_a_form_is_on_its_way() {
         }
         world.finish();
     }
+}
+
+#[test]
+fn variables_count_against_the_quota() {
+    let mut world = World::new(4);
+    let (session, _) = world.open(None);
+    let quota = MemoryQuota { tenant: None, bytes: 1 << 20 };
+    world.engine.set_quotas(&[quota]);
+    let own = world.alloc(session, 512);
+    let address = DeviceAddress(own.0 + (1 << 16));
+    let load = Request::ModuleLoad { module: MODULE, image: GOOD_IMAGE };
+    for (bytes, code) in [(1 << 20, 2), ((1 << 20) - 511, 2), ((1 << 20) - 512, 0)] {
+        let name = "table".into();
+        world.device.variables = vec![VariableFacts { name, address, size: Bytes(bytes) }];
+        assert_eq!(world.code(session, load.clone()), code, "{bytes} bytes");
+        let used = if code == 0 { 1 << 20 } else { 512 };
+        assert_eq!(world.engine.memory_used(), used, "{bytes} bytes");
+    }
+    world.finish();
 }

@@ -88,7 +88,7 @@ impl Device for FakeDevice {
         ptx: Arc<str>,
     ) -> Result<(), DeviceError> {
         let mut kernels = BTreeMap::new();
-        let mut facts = ModuleFacts::default();
+        let mut facts = ModuleFacts { variables: self.variables.clone(), ..Default::default() };
         for line in ptx.lines() {
             let mut words = line.split_whitespace();
             let name = words.next().unwrap().to_owned();

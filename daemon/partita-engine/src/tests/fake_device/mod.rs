@@ -15,7 +15,7 @@ mod protocol;
 mod scheduler;
 mod streams;
 
-use partita_device::{AddressRange, Event, GridSpec, Outcome, Phase, Work};
+use partita_device::{AddressRange, Event, GridSpec, Outcome, Phase, VariableFacts, Work};
 use partita_model::control::{ABORT, EXHAUSTED, FAULT, NEXT, QUOTA};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
@@ -165,6 +165,8 @@ pub(crate) struct FakeDevice {
     /// Whether modules are loaded only when nothing runs.
     pub(crate) loading_waits: bool,
     pub(crate) may_leave: bool,
+    /// Variables of the modules that are loaded from now on.
+    pub(crate) variables: Vec<VariableFacts>,
     pub(crate) phase: Phase,
     /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
     pub(crate) groups: Vec<SmSet>,
@@ -230,6 +232,7 @@ impl FakeDevice {
             looks: BTreeMap::new(),
             loading_waits: false,
             may_leave: false,
+            variables: Vec::new(),
             phase: Phase::Open,
             hit_rate: None,
             traffic: (None, Vec::new()),
