@@ -49,6 +49,14 @@ fn allocate(world: &mut World<'_>, window: WindowId, range: AddressRange) {
     }
 }
 
+fn until_unmapped(world: &mut World<'_>) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while world.fake.calls("cuMemUnmap") == 0 {
+        world.poll();
+        assert!(Instant::now() < end, "it stays mapped");
+    }
+}
+
 fn store(world: &mut World<'_>, at: DeviceAddress, value: u64) {
     let stored = world.launch(0, "store_it", [at.0, value]);
     world.finish(&[stored]);
@@ -129,11 +137,7 @@ fn what_has_ended_is_unmapped_when_the_device_is_idle() {
     assert_eq!(fake.calls("cuMemUnmap"), 0);
     world.device.poke(word, &5_u64.to_le_bytes()).unwrap();
     world.finish(&[waits]);
-    let end = Instant::now() + Duration::from_secs(60);
-    while fake.calls("cuMemUnmap") == 0 {
-        world.poll();
-        assert!(Instant::now() < end, "it stays mapped");
-    }
+    until_unmapped(&mut world);
     allocate(&mut world, OTHER, range);
     assert_eq!(world.peek(home), 0);
 }
@@ -155,11 +159,7 @@ fn addresses_of_what_has_ended_get_other_memory() {
     assert_eq!(fake.memory(to.0, 8), 7_u64.to_le_bytes());
     fake.tell("clear");
     world.device.free(to).unwrap();
-    let end = Instant::now() + Duration::from_secs(60);
-    while fake.calls("cuMemUnmap") == 0 {
-        world.poll();
-        assert!(Instant::now() < end, "it stays mapped");
-    }
+    until_unmapped(&mut world);
     assert_ne!(fake.memory(to.0, 8), 7_u64.to_le_bytes(), "it is mapped, and other memory");
 }
 

@@ -1,22 +1,10 @@
 // Memory and events of two processes: handles pass through a socket, each process opens what the other exported, kernels of both
 // work in one allocation, events order them, and memory outlives the process that made it.
 #include "driver.h"
+#include "two_processes.h"
 #include <csignal>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 constexpr int COUNT = 300000;
-
-__global__ void count(unsigned *data, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) data[i] = i;
-}
-
-__global__ void triple(unsigned *data, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) data[i] = data[i] * 3 + 1;
-}
 
 // Takes its time before it adds.
 __global__ void add_late(unsigned *data, int n, unsigned by, int turns) {
@@ -31,23 +19,6 @@ struct Handles {
     cudaIpcEventHandle_t ready, done;
 };
 
-int line = -1;
-
-template <class T>
-void say(const T &what) {
-    if (write(line, &what, sizeof(T)) != ssize_t(sizeof(T))) std::exit(2);
-}
-
-template <class T>
-T hear() {
-    T what;
-    if (read(line, &what, sizeof(T)) != ssize_t(sizeof(T))) {
-        std::fprintf(stderr, "the other process has gone\n");
-        std::exit(2);
-    }
-    return what;
-}
-
 int blocks() { return (COUNT + 255) / 256; }
 
 cudaEvent_t shared_event() {
@@ -58,12 +29,6 @@ cudaEvent_t shared_event() {
 
 cudaError_t open_memory(void **opened, cudaIpcMemHandle_t handle) {
     return cudaIpcOpenMemHandle(opened, handle, cudaIpcMemLazyEnablePeerAccess);
-}
-
-void expect_all(const unsigned *device, unsigned factor, unsigned plus, const char *when) {
-    auto host = download(device, COUNT);
-    for (int i = 0; i < COUNT; i++)
-        if (!expect(host[i] == unsigned(i) * factor + plus, "%s: %u at %d", when, host[i], i)) return;
 }
 
 // Opens what the parent exported, works on it, and exports memory of its own.
@@ -104,8 +69,8 @@ int child() {
     cudaGetLastError();
 
     // The parent has freed it, and has other memory.
-    hear<char>();
-    expect_all(data, 3, 4, "after the owner's free");
+    hear();
+    expect_all(data, COUNT, 3, 4, "after the owner's free");
     CHECK(cudaMemset(data, 0, COUNT * sizeof(unsigned)));
     CHECK(cudaIpcCloseMemHandle(data));
     expect(cudaIpcCloseMemHandle(data) == cudaErrorInvalidValue, "closed twice");
@@ -137,18 +102,7 @@ int main(int argc, char **argv) {
         line = std::atoi(argv[1]);
         return child();
     }
-    int ends[2];
-    if (socketpair(AF_UNIX, SOCK_STREAM, 0, ends) != 0) return 2;
-    pid_t process = fork();
-    if (process == 0) {
-        close(ends[0]);
-        char number[16];
-        std::snprintf(number, sizeof(number), "%d", ends[1]);
-        execl("/proc/self/exe", argv[0], number, nullptr);
-        _exit(127);
-    }
-    close(ends[1]);
-    line = ends[0];
+    pid_t process = start_child(argv[0]);
 
     // Not the first in its page.
     unsigned *before = blank<unsigned>(77), *data;
@@ -180,7 +134,7 @@ int main(int argc, char **argv) {
     CHECK(cudaGetLastError());
     CHECK(cudaEventRecord(ready, stream));
     say(handles);
-    hear<char>();
+    hear();
     CHECK(cudaStreamWaitEvent(stream, done, 0));
     std::vector<unsigned> host(COUNT);
     CHECK(cudaMemcpyAsync(host.data(), data, bytes, cudaMemcpyDeviceToHost, stream));
@@ -217,7 +171,7 @@ int main(int argc, char **argv) {
     triple<<<blocks(), 256, 0, stream>>>(data_of_child, COUNT);
     CHECK(cudaGetLastError());
     CHECK(cudaStreamSynchronize(stream));
-    expect_all(data_of_child, 3, 1, "memory of a dead process");
+    expect_all(data_of_child, COUNT, 3, 1, "memory of a dead process");
     CHECK(cudaIpcCloseMemHandle(own));
     CHECK(cudaMemGetInfo(&free_now, &total));
     expect(free_now == free_at_first, "%zu bytes free at first, %zu at the end", free_at_first, free_now);

@@ -1,19 +1,8 @@
 // Blocks of a memory pool in two processes: a file names the pool, data name each block, and a process frees what it has imported
 // in stream order.
-#include "check.h"
-#include "descriptors.h"
+#include "two_processes.h"
 
 constexpr int COUNT = 100000;
-
-__global__ void count(unsigned *data, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) data[i] = i;
-}
-
-__global__ void triple(unsigned *data, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) data[i] = data[i] * 3 + 1;
-}
 
 int blocks() { return (COUNT + 255) / 256; }
 
@@ -28,7 +17,7 @@ int child() {
     CHECK(cudaFree(nullptr));
     int file = receive_file(), pipes[2];
     if (pipe(pipes) != 0) return 2;
-    auto first = hear_all<Block>(), second = hear_all<Block>();
+    auto first = hear<Block>(), second = hear<Block>();
     cudaMemPool_t pool, none;
     CHECK(import_pool(&pool, file));
     expect(import_pool(&none, pipes[0]) == cudaErrorInvalidValue, "a pipe was imported");
@@ -57,12 +46,6 @@ int child() {
     CHECK(cudaMemPoolDestroy(pool));
     say('d');
     return failures != 0;
-}
-
-void expect_all(const unsigned *device, unsigned factor, unsigned plus, const char *when) {
-    auto host = download(device, COUNT);
-    for (int i = 0; i < COUNT; i++)
-        if (!expect(host[i] == unsigned(i) * factor + plus, "%s: %u at %d", when, host[i], i)) return;
 }
 
 int main(int argc, char **argv) {
@@ -104,11 +87,11 @@ int main(int argc, char **argv) {
     close(file);
     for (unsigned *block : {first, second}) {
         CHECK(cudaMemPoolExportPointer(&data, block));
-        say_all(data);
+        say(data);
     }
     hear();
-    expect_all(first, 3, 1, "the first block");
-    expect_all(second, 3, 1, "the second block");
+    expect_all(first, COUNT, 3, 1, "the first block");
+    expect_all(second, COUNT, 3, 1, "the second block");
     for (unsigned *block : {first, second, own}) CHECK(cudaFreeAsync(block, stream));
     int status = 1;
     waitpid(process, &status, 0);

@@ -1,20 +1,10 @@
 // Memory of cuMemCreate in two processes: a file descriptor passes through a socket, each process maps the memory where it likes
 // and with the access that it likes, and the memory outlives the handles and mappings of the process that made it.
-#include "descriptors.h"
 #include "driver.h"
+#include "two_processes.h"
 
 constexpr size_t CHUNK = 2 << 20;
 constexpr int COUNT = 2 * CHUNK / sizeof(unsigned);
-
-__global__ void count(unsigned *data, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) data[i] = i;
-}
-
-__global__ void triple(unsigned *data, int n) {
-    int i = blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) data[i] = data[i] * 3 + 1;
-}
 
 struct Vmm {
     USE_MEMBER(cuMemAddressReserve);
@@ -46,12 +36,6 @@ struct Vmm {
     }
 };
 
-void expect_all(const unsigned *device, unsigned factor, unsigned plus, const char *when) {
-    auto host = download(device, COUNT);
-    for (int i = 0; i < COUNT; i++)
-        if (!expect(host[i] == unsigned(i) * factor + plus, "%s: %u at %d", when, host[i], i)) return;
-}
-
 int child() {
     CHECK(cudaFree(nullptr));
     Vmm vmm;
@@ -70,10 +54,10 @@ int child() {
     triple<<<COUNT / 256, 256>>>(data, COUNT);
     CHECK(cudaDeviceSynchronize());
     vmm.unmap(data);
-    expect_all(second, 3, 1, "mapped a second time");
+    expect_all(second, COUNT, 3, 1, "mapped a second time");
     say('d');
     hear();
-    expect_all(second, 9, 4, "after the owner's end");
+    expect_all(second, COUNT, 9, 4, "after the owner's end");
     vmm.unmap(second);
     return failures != 0;
 }
@@ -111,7 +95,7 @@ int main(int argc, char **argv) {
     send_file(file);
     close(file);
     hear();
-    expect_all(data, 3, 1, "the child's work");
+    expect_all(data, COUNT, 3, 1, "the child's work");
     triple<<<COUNT / 256, 256>>>(data, COUNT);
     CHECK(cudaDeviceSynchronize());
     vmm.unmap(data);

@@ -8,7 +8,7 @@
 //! graph inside may run long, or call such functions. Nor does the device's time stand still
 //! meanwhile, as it does for a function.
 
-use crate::error::{CuError, CuResult};
+use crate::error::{CuError, CuResult, name_of};
 use crate::graph::Graph;
 use crate::graph::executable::Executable;
 use crate::host_calls::without_signals;
@@ -17,6 +17,7 @@ use crate::runtime::{self, Runtime};
 use partita_client::{CallError, ClosedGate, Session, StreamHandle};
 use partita_model::DeviceAddress;
 use std::collections::VecDeque;
+use std::ffi::CStr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -214,9 +215,10 @@ impl Line {
             let Some((gate, inside)) = lock(&self.launches).pop_front() else { continue };
             let ran = stream.clone().map_err(CuError::from);
             if let Err(error) = ran.and_then(|stream| inside.run(runtime, stream)) {
-                let text = "a graph inside a conditional node could not be launched";
-                log::say(format_args!("{text}: error {}", error.0));
-                session.fail_next_synchronization(CallError::new(error.0, text.to_owned()));
+                let name = name_of(error.0).map_or_else(Default::default, CStr::to_string_lossy);
+                let text = format!("a graph in a conditional node was not launched: {name}");
+                log::say(format_args!("{text}"));
+                session.fail_next_synchronization(CallError::new(error.0, text));
             }
             // A session that has failed has no work behind the gate.
             let _ = session.open_gate(gate);
@@ -229,7 +231,7 @@ impl Line {
 
 impl Inside {
     fn new(node: &Conditional, depth: usize) -> CuResult<Self> {
-        let graphs = node.graphs.iter().map(|graph| Executable::inside(graph, depth + 1));
+        let graphs = node.graphs.iter().map(|graph| Executable::at_depth(graph, 0, depth + 1));
         let graphs = graphs.collect::<CuResult<_>>()?;
         let (condition, runtime) = (Arc::clone(&node.condition), OnceLock::new());
         Ok(Inside { condition, rule: node.rule, graphs, runtime })

@@ -84,15 +84,11 @@ impl Executable {
         Executable::at_depth(graph, flags, 0)
     }
 
-    /// A graph inside a conditional node.
+    /// A graph inside of so many conditional nodes.
     ///
     /// # Errors
     /// As [`Executable::new`].
-    pub fn inside(graph: &Graph, depth: usize) -> CuResult<Self> {
-        Executable::at_depth(graph, 0, depth)
-    }
-
-    fn at_depth(graph: &Graph, flags: u64, depth: usize) -> CuResult<Self> {
+    pub fn at_depth(graph: &Graph, flags: u64, depth: usize) -> CuResult<Self> {
         if depth > MAX_DEPTH {
             return Err(CuError::INVALID_VALUE);
         }

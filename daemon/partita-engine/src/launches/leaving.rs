@@ -94,7 +94,7 @@ impl Launch {
 }
 
 impl Worker {
-    /// Retires all helper grids. The bits of those that were not retired before.
+    /// Retires all helper grids. Returns the bits of the grids that this call retired.
     fn retire_all(&mut self, soon: Nanos) -> u32 {
         let all = self.claims.helpers.numbers();
         let new = all & !self.retired;

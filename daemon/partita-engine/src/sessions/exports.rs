@@ -9,7 +9,7 @@
 //! - Memory stays until the last address goes. What the owner frees keeps its place in the owner's
 //!   window until no session has it open: no later allocation comes to lie in it.
 //! - The memory counts once, for its *payer*: the owner, and once the owner's session has gone, one
-//!   of the sessions that have it open. That one pays for all that the device keeps for it.
+//!   of the sessions that have it open. This session pays for all pages that the device keeps.
 
 use super::record::{Call, WaiterThen};
 use super::window::Window;

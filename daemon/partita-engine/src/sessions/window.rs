@@ -6,9 +6,9 @@
 //! Allocation is first-fit from the bottom: the lowest gap that is large enough. Sizes are exact,
 //! so that the device can catch an access one byte too far. Starts are multiples of [`ALIGNMENT`],
 //! as CUDA's are. The device places variables of modules, and [`Window::occupy`] enters them.
-//! Memory of other sessions is next-fit in the third quarter and the one behind it, but for the
-//! last eighth: addresses that such memory has left may hold a mapping that only an idle device can
-//! end. Variables lie at the top.
+//! Memory of other sessions is next-fit between one half and seven eighths of the window: addresses
+//! that such memory has left may hold a mapping that only an idle device can end. Variables lie at
+//! the top.
 //!
 //! This module keeps addresses only. [`super::memory`] accounts for device memory.
 

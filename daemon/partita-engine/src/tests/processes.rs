@@ -138,7 +138,7 @@ fn memory_outlives_its_owner_and_is_paid_for() {
     assert!(world.released.contains(&owner));
     // The device keeps 2,048 bytes more that lie around it.
     let kept = 4096 + 2048;
-    assert_eq!(world.engine.memory_used(), kept, "one of the others pays");
+    assert_eq!(world.engine.memory_used(), kept, "a session that has the memory open pays");
     for (session, at) in [(other, a), (third, b)] {
         assert_eq!(world.code(session, fill(at, 4096)), 0);
         assert_eq!(world.code(session, Request::OpenMemory { secret }), 1, "its owner is gone");

@@ -1,25 +1,43 @@
-// A child process on a socket, through which file descriptors pass.
+// Two processes that share memory: a child, the socket to it, and kernels that show whose work has been done.
 #pragma once
 
-#include <cstdio>
-#include <cstdlib>
+#include "check.h"
 #include <cstring>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-int line = -1;
-
-void say(char what) {
-    if (write(line, &what, 1) != 1) std::exit(2);
+__global__ void count(unsigned *data, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) data[i] = i;
 }
 
-void hear() {
-    char what;
-    if (read(line, &what, 1) != 1) {
+__global__ void triple(unsigned *data, int n) {
+    int i = blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) data[i] = data[i] * 3 + 1;
+}
+
+void expect_all(const unsigned *device, int n, unsigned factor, unsigned plus, const char *when) {
+    auto host = download(device, n);
+    for (int i = 0; i < n; i++)
+        if (!expect(host[i] == unsigned(i) * factor + plus, "%s: %u at %d", when, host[i], i)) return;
+}
+
+int line = -1;
+
+template <class T>
+void say(const T &what) {
+    if (write(line, &what, sizeof(T)) != ssize_t(sizeof(T))) std::exit(2);
+}
+
+template <class T = char>
+T hear() {
+    T what;
+    if (read(line, &what, sizeof(T)) != ssize_t(sizeof(T))) {
         std::fprintf(stderr, "the other process has gone\n");
         std::exit(2);
     }
+    return what;
 }
 
 struct Message {
@@ -51,21 +69,6 @@ int receive_file() {
     if (recvmsg(line, &message.header, 0) != 1) std::exit(2);
     std::memcpy(&file, CMSG_DATA(CMSG_FIRSTHDR(&message.header)), sizeof(int));
     return file;
-}
-
-template <class T>
-void say_all(const T &what) {
-    if (write(line, &what, sizeof(T)) != ssize_t(sizeof(T))) std::exit(2);
-}
-
-template <class T>
-T hear_all() {
-    T what;
-    if (read(line, &what, sizeof(T)) != ssize_t(sizeof(T))) {
-        std::fprintf(stderr, "the other process has gone\n");
-        std::exit(2);
-    }
-    return what;
 }
 
 // Starts the program once more; its argument is the number of its end of the socket.
