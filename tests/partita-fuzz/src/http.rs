@@ -28,6 +28,7 @@ use partitad::rights::Rights;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
@@ -91,7 +92,9 @@ impl Api {
             );
             tokio::spawn(api::serve(listener, served.clone()));
             let user = MockConnectInfo(Caller { uid: Some(USER), is_admin: false });
-            (states, api::router(served).layer(user))
+            let routes = api::router(served).layer(user);
+            told_that_nothing_is_reserved(&asked).await;
+            (states, routes)
         });
         Api { runtime, socket, routes, asked, _states: states, _folder: folder }
     }
@@ -146,6 +149,17 @@ impl Api {
     fn take_asked(&self) -> Vec<Ask> {
         std::mem::take(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
+}
+
+/// Waits for the keeper's first word to the data plane: no caller of the API is behind it.
+async fn told_that_nothing_is_reserved(asked: &Mutex<Vec<Ask>>) {
+    let told = |ask: &Ask| matches!(ask, Ask::Reserve(rules) if rules.is_empty());
+    let is_told = async || {
+        while !asked.lock().unwrap_or_else(PoisonError::into_inner).iter().any(told) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(60), is_told()).await.expect("the keeper speaks");
 }
 
 /// What an answer of the API is made of. There is none to a caller that has not said a whole head.
