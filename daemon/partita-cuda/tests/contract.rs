@@ -123,6 +123,32 @@ fn windows_open_by_few_calls_where_cells_are_ready() {
     world.device.release(WindowId(3)).unwrap();
 }
 
+/// What a small allocation keeps of a large one that was freed is bounded, and told.
+#[test]
+fn allocations_keep_whole_pieces() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let page = 2 << 20;
+    let small = world.allocate(0, 1000);
+    assert_eq!(world.device.memory_slack(WINDOW), page - 1024);
+    let other = world.allocate(1024, 512);
+    assert_eq!(world.device.memory_slack(WINDOW), page - 1536);
+    world.device.free(small).unwrap();
+    assert_eq!(world.device.memory_slack(WINDOW), page - 512);
+    world.device.free(other).unwrap();
+    assert_eq!(world.device.memory_slack(WINDOW), 0, "it can be given back");
+    let id = WindowId(2);
+    let start = world.device.reserve(id, 1 << 30).unwrap();
+    let device = &mut world.device;
+    fake.tell("clear");
+    device.allocate(id, AddressRange { start, bytes: 300 << 20 }).unwrap();
+    assert_eq!((fake.calls("cuMemCreate"), device.memory_slack(id)), (3, 0));
+    device.free(start).unwrap();
+    let inside = DeviceAddress(start.0 + (200 << 20));
+    device.allocate(id, AddressRange { start: inside, bytes: 512 }).unwrap();
+    assert_eq!(device.memory_slack(id), (128 << 20) - 512);
+}
+
 #[test]
 fn cells_are_aligned_where_the_driver_does_not() {
     let fake = Fake::new();

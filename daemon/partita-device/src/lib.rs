@@ -311,6 +311,13 @@ pub trait Device: Textures {
         self.allocate(window, range)
     }
 
+    /// Bytes of device memory that the live ranges of `window` keep beyond their own sizes, which
+    /// count as multiples of 512: a device may give memory in pieces that ranges share.
+    fn memory_slack(&self, window: WindowId) -> u64 {
+        let _ = window;
+        0
+    }
+
     /// Ends the life of the range that was allocated at `address`.
     ///
     /// # Errors

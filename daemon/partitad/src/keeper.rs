@@ -174,9 +174,12 @@ fn outcome(
 /// Takes the comings and goings that follow at once.
 async fn gather(reading: &mut Reading, mut what: Moved) -> Moved {
     for _ in 0..MOST_AT_ONCE {
+        // Programs of a new data plane may be there already.
+        if what == Moved::DataPlane {
+            break;
+        }
         match timeout(GATHER, moved(reading)).await {
-            Ok(Moved::DataPlane) => what = Moved::DataPlane,
-            Ok(Moved::Applications) => {}
+            Ok(next) => what = next,
             Err(_) => break,
         }
     }

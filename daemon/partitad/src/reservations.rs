@@ -189,6 +189,17 @@ fn enter(
     }
     let is_other = |one: &&Reservation| one.gpu == request.gpu && one.id != id;
     let others: Vec<&Reservation> = known.values().filter(left).filter(is_other).collect();
+    let is_same_job =
+        |one: &&&Reservation| (one.tenant, &one.job) == (request.tenant, &request.job);
+    if let Some(one) = others.iter().find(is_same_job) {
+        let detail = format!(
+            "the job `{}` of {} has the reservation `{}` on {}, and may have one: change or \
+             delete that",
+            one.job, one.tenant, one.id, one.gpu
+        );
+        let problem = Problem::new(StatusCode::CONFLICT, detail);
+        return Err(Problem { holders: vec![holder(one)], ..problem });
+    }
     fits(gpus, &request, &others)?;
     known.retain(|_, one| one.expires > now);
     known.insert(id.clone(), Reservation::new(id, request));
@@ -218,17 +229,20 @@ fn fits(gpus: &Gpus, request: &ReservationRequest, others: &[&Reservation]) -> R
         "{number} has {free_sms} SMs and {free_memory} bytes left that nobody has reserved; \
          `holders` says who has the rest"
     );
-    let holder = |one: &&Reservation| Holder {
+    let mut problem = Problem::new(StatusCode::CONFLICT, detail);
+    problem.holders = others.iter().map(|one| holder(one)).collect();
+    Err(problem)
+}
+
+fn holder(one: &Reservation) -> Holder {
+    Holder {
         reservation: one.id.clone(),
         tenant: one.tenant,
         job: one.job.clone(),
         sms: one.sms,
         memory_bytes: one.memory_bytes,
         expires: one.expires,
-    };
-    let mut problem = Problem::new(StatusCode::CONFLICT, detail);
-    problem.holders = others.iter().map(holder).collect();
-    Err(problem)
+    }
 }
 
 /// Notes are not in the file: reservations that stay keep them.

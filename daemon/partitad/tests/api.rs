@@ -550,6 +550,8 @@ async fn reservations_are_kept_or_refused_with_the_holders() {
     assert_eq!(put("b", &reservation(1002, 6, 1 << 30)).await.0, 409, "memory counts, too");
     assert_eq!(put("b", &reservation(1002, 6, 0)).await.0, 201);
     assert_eq!(put("a", &reservation(1001, 19, 0)).await.0, 409);
+    let (status, problem) = put("c", &reservation(1002, 1, 0)).await;
+    assert_eq!((status, &problem["holders"][0]["reservation"]), (409, &json!("b")), "of one job");
     assert_eq!(put("a", &reservation(1001, 12, 0)).await.0, 204, "it may shrink");
     for (id, body, status, words) in [
         ("c", "{}".to_owned(), 422, "missing field"),

@@ -110,6 +110,10 @@ impl Device for CudaDevice {
         self.allocate_at(window, range, self.signals.place())
     }
 
+    fn memory_slack(&self, window: WindowId) -> u64 {
+        self.windows.slack(window)
+    }
+
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
         let bytes = self.windows.size_of(address).unwrap_or(0);
         if let Some(remains) = self.windows.free(address)? {

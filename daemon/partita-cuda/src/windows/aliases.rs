@@ -134,7 +134,7 @@ impl Windows {
         let window = self.windows.get_mut(&id).ok_or(bad_range)?;
         let own = Own { physical: Arc::new(physical), start: Some(start), is_shared: false };
         window.own.insert(home.0, own);
-        window.count(home.0, home.0 + bytes, |users| users.saturating_sub(1));
+        window.leave(home.0, home.0 + bytes);
         Ok(Some(moved))
     }
 
@@ -164,9 +164,11 @@ impl Windows {
             Piece {
                 bytes: range.bytes,
                 users: 1,
+                used: range.bytes,
                 place: Place::Device,
                 alias: Some(MemoryAccess::None),
                 is_shared,
+                is_borrowed: false,
             },
         );
         window.live.insert(start, range.bytes);
@@ -178,7 +180,7 @@ impl Windows {
         let window = self.window_of(home.0).and_then(|id| self.windows.get_mut(&id))?;
         let own = window.own.remove(&home.0)?;
         let bytes = *window.live.get(&home.0)?;
-        window.count(home.0, home.0 + bytes, |users| users + 1);
+        window.enter(home.0, home.0 + bytes);
         Some(own.remains())
     }
 

@@ -117,7 +117,8 @@ impl Windows {
         let borrower = self.windows.get_mut(&loan.window).ok_or(bad_range)?;
         for (at, bytes) in pieces {
             let (place, alias) = (Place::Device, None);
-            let piece = Piece { bytes, users: 1, place, alias, is_shared: true };
+            let (is_shared, is_borrowed) = (true, true);
+            let piece = Piece { bytes, users: 1, used: 0, place, alias, is_shared, is_borrowed };
             borrower.pieces.insert(start + (at - loan.from), piece);
         }
         borrower.live.insert(to.0, bytes);

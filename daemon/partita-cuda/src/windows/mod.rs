@@ -5,7 +5,8 @@
 //! memory is mapped over and over into the whole of both margins. A fenced kernel's access through
 //! a null pointer, or far beyond its memory, hits this piece and does not end the GPU's context.
 //! Inside the window, physical memory is mapped in whole pages of the driver's granularity, in
-//! pieces as large as an allocation needs. A piece stays as long as any allocation lies in it.
+//! pieces as large as an allocation needs, [`PIECE_BYTES`] at most. A piece stays as long as any
+//! allocation lies in it, so allocations may keep more memory than they have: the window's *slack*.
 //!
 //! # Invariants
 //!
@@ -43,13 +44,25 @@ type Addresses = (u64, u64);
 
 struct Piece {
     bytes: u64,
-    /// Number of allocations in the piece.
+    /// Number of allocations in the piece, and their bytes there.
     users: u32,
+    used: u64,
     place: Place,
     /// Kernels' access, where the piece maps an allocation's own memory.
     alias: Option<MemoryAccess>,
     /// Whether another window maps the same memory, or has mapped it.
     is_shared: bool,
+    /// Whether it is another window's memory.
+    is_borrowed: bool,
+}
+
+impl Piece {
+    /// Bytes that its allocations keep beyond their own. Memory that other pieces map, too, counts
+    /// where it was allocated.
+    fn slack(&self) -> u64 {
+        let counts = self.users > 0 && !self.is_borrowed && self.alias.is_none();
+        if counts && self.place == Place::Device { self.bytes.saturating_sub(self.used) } else { 0 }
+    }
 }
 
 struct Window {
@@ -62,6 +75,8 @@ struct Window {
     /// Allocations: start and length.
     live: BTreeMap<u64, u64>,
     pieces: BTreeMap<u64, Piece>,
+    /// The sum of [`Piece::slack`].
+    slack: u64,
     /// The margins' mappings.
     margins: Vec<(u64, u64)>,
     /// The memory behind the margins, and behind what has no memory of its own.
@@ -76,6 +91,12 @@ struct Window {
     /// Memory with several addresses, by its allocation.
     own: BTreeMap<u64, Own>,
 }
+
+/// Allocations begin at multiples of this, in bytes.
+const ALIGNMENT: u64 = 512;
+
+/// The largest piece, in bytes: what a small allocation can keep of a large one that was freed.
+const PIECE_BYTES: u64 = 128 << 20;
 
 /// Bytes of physical memory behind a window's margins. Copies can zero it quickly, and few mappings
 /// cover both margins, 64 GiB each.
@@ -197,6 +218,7 @@ impl Windows {
             end,
             live: BTreeMap::new(),
             pieces: BTreeMap::new(),
+            slack: 0,
             margins,
             scratch,
             filler: BTreeMap::new(),
@@ -365,11 +387,18 @@ impl Windows {
         let Some(window) = self.windows.get_mut(&id) else { return Err(bad_range) };
         window.is_filled = false;
         for &(at, bytes) in &made {
-            window
-                .pieces
-                .insert(at, Piece { bytes, users: 0, place, alias: None, is_shared: false });
+            let piece = Piece {
+                bytes,
+                users: 0,
+                used: 0,
+                place,
+                alias: None,
+                is_shared: false,
+                is_borrowed: false,
+            };
+            window.pieces.insert(at, piece);
         }
-        window.count(start, end, |users| users + 1);
+        window.enter(start, end);
         window.live.insert(start, range.bytes);
         Ok(made)
     }
@@ -417,7 +446,7 @@ impl Windows {
             let next = window.live.range(address.0..).next().map(|(&start, _)| start);
             window.variables_from = next.unwrap_or(window.base + window.bytes);
         }
-        window.count(address.0, address.0 + bytes, |users| users.saturating_sub(1));
+        window.leave(address.0, address.0 + bytes);
         Ok(None)
     }
 
@@ -445,6 +474,11 @@ impl Windows {
             }
         }
         Ok(())
+    }
+
+    /// Bytes of memory that a window's allocations keep beyond their own.
+    pub(crate) fn slack(&self, id: WindowId) -> u64 {
+        self.windows.get(&id).map_or(0, |window| window.slack)
     }
 
     /// The size of an allocation.
@@ -486,27 +520,51 @@ impl Window {
         self.pieces.range(first..end).filter(move |(at, piece)| **at + piece.bytes > start)
     }
 
-    /// The unmapped ranges between two page borders.
+    /// The unmapped ranges between two page borders, each no larger than a piece.
     fn gaps(&self, first: u64, last: u64) -> Vec<(u64, u64)> {
         let mut gaps = Vec::new();
+        let mut gap = |mut at: u64, end: u64| {
+            while at < end {
+                let bytes = PIECE_BYTES.min(end - at);
+                gaps.push((at, bytes));
+                at += bytes;
+            }
+        };
         let mut at = first;
         for (&start, piece) in self.pieces_over(first, last) {
-            if start > at {
-                gaps.push((at, start - at));
-            }
+            gap(at, start);
             at = start + piece.bytes;
         }
-        if at < last {
-            gaps.push((at, last - at));
-        }
+        gap(at, last);
         gaps
     }
 
-    fn count(&mut self, start: u64, end: u64, change: impl Fn(u32) -> u32) {
+    /// Counts an allocation's range in the pieces that it lies in.
+    fn enter(&mut self, start: u64, end: u64) {
+        self.change(start, end, |piece, bytes| {
+            piece.users += 1;
+            piece.used += bytes;
+        });
+    }
+
+    /// Undoes [`Window::enter`].
+    fn leave(&mut self, start: u64, end: u64) {
+        self.change(start, end, |piece, bytes| {
+            piece.users = piece.users.saturating_sub(1);
+            piece.used = piece.used.saturating_sub(bytes);
+        });
+    }
+
+    /// Changes the pieces over a range. `how` is told how many bytes of the range lie in each, with
+    /// those up to the next allocation's place.
+    fn change(&mut self, start: u64, end: u64, how: impl Fn(&mut Piece, u64)) {
+        let end = end.next_multiple_of(ALIGNMENT);
         let over: Vec<u64> = self.pieces_over(start, end).map(|(&at, _)| at).collect();
         for at in over {
             if let Some(piece) = self.pieces.get_mut(&at) {
-                piece.users = change(piece.users);
+                let before = piece.slack();
+                how(piece, end.min(at + piece.bytes) - start.max(at));
+                self.slack = (self.slack + piece.slack()).saturating_sub(before);
             }
         }
     }

@@ -15,6 +15,7 @@ use crate::handover::{Handover, Targets};
 use crate::turn::Turn;
 use partita_device::Device;
 use partita_model::{ApplicationId, Sharing, SmId, SmSet};
+use std::collections::BTreeMap;
 
 /// Whether tickets can claim whole clusters now.
 #[derive(PartialEq, Eq, Debug)]
@@ -172,14 +173,33 @@ impl Launches {
                 continue;
             }
             let kept = handover.sms_for_cluster(device, id, spec);
-            for (other, sms) in &mut targets.sms {
-                if *other != id {
-                    *sms = sms.difference(&kept);
-                }
-            }
-            targets.sms.insert(id, next.union(&kept));
+            keep(&mut targets.sms, id, kept);
         }
     }
+}
+
+/// Gives `kept` to an application. Those who had SMs of it get as many of the application's others
+/// as there are, and nobody is left without an SM where somebody else has two.
+fn keep(targets: &mut BTreeMap<ApplicationId, SmSet>, id: ApplicationId, kept: SmSet) {
+    let mut own = targets.remove(&id).unwrap_or(SmSet::EMPTY).difference(&kept);
+    let first = |sms: &SmSet, count: u16| sms.iter().take(count.into()).collect::<SmSet>();
+    let mut without = Vec::new();
+    for (other, sms) in targets.iter_mut() {
+        let gained = first(&own, sms.intersection(&kept).len());
+        own = own.difference(&gained);
+        *sms = sms.difference(&kept).union(&gained);
+        if sms.is_empty() {
+            without.push(*other);
+        }
+    }
+    for other in without {
+        let richest = targets.values_mut().max_by_key(|sms| sms.len());
+        let Some(richest) = richest.filter(|sms| sms.len() > 1) else { break };
+        let given = first(richest, 1);
+        *richest = richest.difference(&given);
+        targets.insert(other, given);
+    }
+    targets.insert(id, own.union(&kept));
 }
 
 #[cfg(test)]
@@ -194,5 +214,24 @@ mod tests {
         assert_eq!(clusters(&pools, 8, &all, |_| 1), 0, "none lies across two");
         assert_eq!(clusters(&pools, 8, &all, |_| 2), 2);
         assert_eq!(clusters(&pools, 2, &SmSet::range(3, 7), |_| 1), 3);
+    }
+
+    #[test]
+    fn nobody_is_left_without_while_somebody_has_two() {
+        let of = |parts: &[&str]| -> BTreeMap<ApplicationId, SmSet> {
+            let sets = parts.iter().map(|sms| sms.parse().expect("numbers of SMs"));
+            (1..).map(ApplicationId).zip(sets).collect()
+        };
+        let after = |parts: &[&str]| {
+            let mut targets = of(parts);
+            keep(&mut targets, ApplicationId(1), SmSet::range(0, 4));
+            targets
+        };
+        assert_eq!(after(&["0-3", "4-7"]), of(&["0-3", "4-7"]));
+        assert_eq!(after(&["4-7", "0-3"]), of(&["0-3", "4-7"]), "they are exchanged");
+        assert_eq!(after(&["3", "0-2", "4-7"]), of(&["0-3", "4", "5-7"]));
+        let mut alone = of(&["0-3", "5", "4"]);
+        alone.insert(ApplicationId(2), SmSet::EMPTY);
+        assert_eq!(after(&["3", "0-2", "4"]), alone, "nobody else has two");
     }
 }

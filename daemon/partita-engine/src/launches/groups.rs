@@ -25,6 +25,7 @@ use crate::turn::Turn;
 use crate::{About, LogLevel};
 use partita_device::{AddressRange, Device, Work};
 use partita_model::{ApplicationId, Sharing, SmSet, StreamId};
+use partita_policy::Bounds;
 use std::collections::BTreeSet;
 
 /// Launches of one stream that the device is given ahead: all of them keep their SMs when borders
@@ -69,20 +70,22 @@ impl Launches {
         self.grouped.insert(id)
     }
 
-    /// Rounds what the policy decided. Nobody is to have the SMs `idle`.
+    /// Rounds what the policy decided, within `bounds`. Nobody is to have the SMs `idle`.
     pub(crate) fn round_targets(
         &self,
         device: &dyn Device,
         handover: &Handover,
         targets: &mut Targets,
         idle: SmSet,
+        bounds: impl Fn(ApplicationId) -> Bounds,
     ) {
         let rounded: BTreeSet<ApplicationId> =
             targets.sms.keys().copied().filter(|id| self.grouped.contains(id)).collect();
         // Who shares SMs shares all that there are.
         if !rounded.is_empty() && targets.parts.is_empty() {
             let groups = device.sm_groups();
-            targets.sms = partita_policy::whole_groups(&targets.sms, groups, &rounded, idle);
+            targets.sms =
+                partita_policy::whole_groups(&targets.sms, groups, &rounded, idle, bounds);
         }
         self.keep_for_clusters(device, handover, targets);
     }

@@ -13,7 +13,7 @@ use partita_model::{
     ApplicationId, Entitlement, Happening, Nanos, Priority, Progress, ResizeReason, SmSet,
     TraceEntry, Traffic,
 };
-use partita_policy::{ApplicationObservation, Observation, PlanError};
+use partita_policy::{ApplicationObservation, Bounds, Observation, PlanError};
 use std::collections::BTreeMap;
 
 impl Machines {
@@ -79,7 +79,15 @@ impl Machines {
         let parts = orders.plan.parts().clone();
         let mut targets = Targets { sms: orders.plan.iter().collect(), parts };
         let idle = sms.difference(&orders.plan.taken()).difference(&orders.gated);
-        self.launches.round_targets(turn.device, &self.handover, &mut targets, idle);
+        let bounds = |id| {
+            let entitlement = self.sessions.application(id).map(|own| own.entitlement);
+            entitlement.map_or(Bounds::default(), |own| Bounds {
+                least: own.min,
+                most: own.max,
+                weight: own.weight.get(),
+            })
+        };
+        self.launches.round_targets(turn.device, &self.handover, &mut targets, idle, bounds);
         targets.sms.extend(self.handover.pinned().iter().map(|(&id, &sms)| (id, sms)));
         self.stall(turn);
         self.gate(turn);

@@ -23,9 +23,11 @@ impl Sessions {
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
         self.check_room_for_allocation(turn, id)?;
         let (available, _) = self.memory_of(turn, id);
-        let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= available);
-        let footprint = footprint.ok_or(out_of_memory.clone())?;
         let session = self.session_mut(id);
+        // The allocation may lie in memory that the session keeps already.
+        let most = available.saturating_add(session.memory_slack);
+        let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= most);
+        let footprint = footprint.ok_or(out_of_memory.clone())?;
         let range = session.window.allocate(bytes).ok_or(out_of_memory.clone())?;
         if let Err(error) = turn.device.allocate(session.window_id, range) {
             session.window.free(range.start);
@@ -35,7 +37,13 @@ impl Sessions {
                 other => Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, other.to_string()),
             });
         }
+        let before = session.memory_used();
         session.memory_used += footprint;
+        session.settle_slack(turn);
+        if session.memory_used() > before.saturating_add(available) {
+            self.free_now(turn, id, range.start);
+            return Err(out_of_memory);
+        }
         Ok(Payload::Address(range.start))
     }
 
@@ -82,7 +90,7 @@ impl Sessions {
         let mut room = (free.saturating_sub(self.memory_kept_from(application)), device);
         let mut limit = |bytes: u64, holds: &dyn Fn(&Session) -> bool| {
             let theirs = self.records.values().filter(|session| holds(session));
-            let used: u64 = theirs.map(|session| session.memory_used).sum();
+            let used: u64 = theirs.map(Session::memory_used).sum();
             room = (room.0.min(bytes.saturating_sub(used)), room.1.min(bytes));
         };
         let entry = |tenant| self.quotas.iter().find(|quota| quota.tenant == tenant);
@@ -107,7 +115,7 @@ impl Sessions {
             let theirs = self.records.values().filter(|session| {
                 self.applications.get(&session.application()).is_some_and(is_for)
             });
-            let used: u64 = theirs.map(|session| session.memory_used).sum();
+            let used: u64 = theirs.map(Session::memory_used).sum();
             Some(reserved.saturating_sub(used))
         });
         kept.sum()
@@ -147,7 +155,9 @@ impl Sessions {
         let session = self.session_mut(id);
         let bytes = session.window.free(address).and_then(Window::footprint).unwrap_or(0);
         session.memory_used -= bytes;
-        if let Err(error) = turn.device.free(address) {
+        let freed = turn.device.free(address);
+        session.settle_slack(turn);
+        if let Err(error) = freed {
             turn.log_error(Some(id), format!("memory could not be freed: {error}"));
         }
     }
@@ -237,6 +247,7 @@ impl Sessions {
             return None;
         }
         session.memory_used += Window::footprint(bytes).unwrap_or(0);
+        session.settle_slack(turn);
         Some(range.start)
     }
 
@@ -253,6 +264,7 @@ impl Sessions {
         {
             session.memory_used -= Window::footprint(bytes).unwrap_or(0);
             let _ = turn.device.free(address);
+            session.settle_slack(turn);
         }
     }
 }

@@ -43,7 +43,7 @@ use crate::{
 use partita_device::{AddressRange, Device, DeviceError, Guards, HostMemory, HostSpan};
 use partita_model::{
     ApplicationId, CudaResult, Entitlement, MemoryQuota, ModuleId, OperationId, SessionId,
-    SessionsPerUser, StreamId, TenantId, Terms, WindowId,
+    SessionsPerUser, StreamId, TenantId, WindowId,
 };
 use record::{Loads, Module, Operation, SessionState, Stage, Stream};
 use std::collections::{BTreeMap, BTreeSet};
@@ -76,12 +76,7 @@ pub(crate) struct Application {
     pub(crate) sessions: BTreeSet<SessionId>,
     /// All its sessions are closing.
     pub(crate) leaving: bool,
-    /// What its programs ask for.
-    asked: Terms,
-    /// What its user has set.
-    wished: Terms,
-    /// What an administrator has set.
-    set: Terms,
+    layers: terms::Layers,
     /// What it may have.
     pub(crate) entitlement: Entitlement,
 }
@@ -154,6 +149,7 @@ impl Sessions {
             guards,
             is_small: small,
             memory_used: 0,
+            memory_slack: 0,
             state: SessionState::Open,
             streams: BTreeMap::from([(legacy, Stream::new(StreamKind::Blocking))]),
             handles: BTreeMap::from([(StreamHandle::LEGACY, legacy)]),
@@ -237,7 +233,7 @@ impl Sessions {
             && let Some(application) = self.applications.get_mut(&id)
         {
             application.sessions.insert(identity.session);
-            application.asked = identity.asked.over(application.asked);
+            application.layers = application.layers.and_asked(identity.asked);
             self.settle_terms();
             return id;
         }
@@ -249,9 +245,7 @@ impl Sessions {
             tag: identity.tag.clone(),
             sessions: BTreeSet::from([identity.session]),
             leaving: false,
-            asked: identity.asked,
-            wished: Terms::default(),
-            set: Terms::default(),
+            layers: terms::Layers::default().and_asked(identity.asked),
             entitlement: Entitlement::default(),
         };
         self.applications.insert(id, application);
@@ -497,7 +491,7 @@ impl Sessions {
         for session in self.records.values_mut() {
             session.operations = 0;
             session.loading = 0;
-            session.memory_used = 0;
+            (session.memory_used, session.memory_slack) = (0, 0);
             session.streams.clear();
             session.backlog.clear();
             session.awaiting_turn.clear();
@@ -560,7 +554,7 @@ impl Sessions {
 
     /// Device memory in use by all sessions, in bytes.
     pub(crate) fn memory_used(&self) -> u64 {
-        self.records.values().map(|session| session.memory_used).sum()
+        self.records.values().map(Session::memory_used).sum()
     }
 
     /// What each session holds, in order of session.

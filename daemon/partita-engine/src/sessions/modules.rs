@@ -259,8 +259,11 @@ impl Sessions {
         let bytes = record.bytes_of_variables(&facts);
         let (free, _) = self.memory_of(turn, session);
         let record = self.session_mut(session);
-        if record.is_open() && bytes > free {
+        let before = record.memory_slack;
+        record.settle_slack(turn);
+        if record.is_open() && (bytes + record.memory_slack).saturating_sub(before) > free {
             unload(turn, session, id);
+            self.session_mut(session).settle_slack(turn);
             let text = format!(
                 "the module's variables take {bytes} bytes of device memory, and the program may \
                  have {free} more: free memory, or ask for more"
@@ -307,6 +310,7 @@ impl Sessions {
         for module in instance.ids() {
             unload(turn, id, module);
         }
+        self.session_mut(id).settle_slack(turn);
     }
 }
 

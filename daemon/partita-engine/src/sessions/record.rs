@@ -9,6 +9,7 @@ use super::forms::Forms;
 use super::window::Window;
 use crate::kernel::Kernel;
 use crate::launches::Pending;
+use crate::turn::Turn;
 use crate::{
     EventHandle, FormsOf, ImageId, LoadedModule, ModuleHandle, PreparedModule, Purpose,
     SessionIdentity, StreamHandle, StreamKind,
@@ -46,6 +47,8 @@ pub(crate) struct Session {
     /// Its window does not hold all of the device's memory.
     pub(super) is_small: bool,
     pub(super) memory_used: u64,
+    /// What the device keeps beyond that ([`partita_device::Device::memory_slack`]).
+    pub(super) memory_slack: u64,
     pub(super) state: SessionState,
     pub(super) streams: BTreeMap<StreamId, Stream>,
     pub(super) handles: BTreeMap<StreamHandle, StreamId>,
@@ -136,7 +139,12 @@ impl Session {
 
     /// Bytes of device memory that the session holds.
     pub(crate) fn memory_used(&self) -> u64 {
-        self.memory_used
+        self.memory_used + self.memory_slack
+    }
+
+    /// Reads anew what the device keeps beyond the session's memory.
+    pub(super) fn settle_slack(&mut self, turn: &Turn<'_>) {
+        self.memory_slack = turn.device.memory_slack(self.window_id);
     }
 
     /// Operations queued or in flight.

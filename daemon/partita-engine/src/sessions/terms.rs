@@ -52,6 +52,24 @@ pub enum TermsError {
     },
 }
 
+/// What is said of an application by itself, its user and an administrator.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Layers {
+    /// What its programs ask for.
+    asked: Terms,
+    /// What its user has set.
+    wished: Terms,
+    /// What an administrator has set.
+    set: Terms,
+}
+
+impl Layers {
+    /// The layers where a program asks for this, too.
+    pub(super) fn and_asked(self, asked: Terms) -> Layers {
+        Layers { asked: asked.over(self.asked), ..self }
+    }
+}
+
 /// What is said of applications beside themselves.
 #[derive(Default)]
 pub(crate) struct TermsBook {
@@ -100,6 +118,30 @@ impl TermsBook {
             return terms;
         }
         terms.within(&Entitlement::of(granted, self.sm_count), self.sm_count)
+    }
+
+    /// What an application of a tenant with a tag may have.
+    fn entitled(&self, (tenant, tag): (TenantId, Option<&str>), layers: &Layers) -> Entitlement {
+        let &Layers { asked, wished, set } = layers;
+        // What an administrator sets for the application goes before rules for many.
+        let granted = self.granted(tenant, tag);
+        let limit = set.over(granted);
+        let allowed = |terms| self.allowed(terms, tenant, &limit);
+        let own = allowed(wished).over(allowed(asked));
+        let reserved = TermsRule::terms_of(&self.reserved, tenant, tag);
+        // Whoever may ask for more than rules grant still does not undo the administrator's word;
+        // whoever may not has been cut to it, and may have less.
+        let own = match self.may_ask(tenant) {
+            true => set.over(own).over(granted),
+            false => own.over(limit),
+        };
+        let mut terms = reserved.over(own);
+        // A reservation goes before a maximum.
+        if let (Some(min), Some(max)) = (reserved.min, terms.max) {
+            let most = max.on(self.sm_count).max(min.on(self.sm_count));
+            terms.max = Some(SmAmount::Sms(most));
+        }
+        Entitlement { reserved: reserved.min.is_some(), ..Entitlement::of(&terms, self.sm_count) }
     }
 }
 
@@ -153,14 +195,16 @@ impl Sessions {
                 return Err(TermsError::Forbidden { application: id });
             }
             let granted = self.terms.granted(tenant, application.tag.as_deref());
-            self.check_right(tenant, &terms, &application.set.over(granted))?;
+            self.check_right(tenant, &terms, &application.layers.set.over(granted))?;
         }
-        self.check_minimum(Some(id), &terms)?;
+        let layers = match by {
+            Some(_) => Layers { wished: terms, ..application.layers },
+            None => Layers { set: terms, ..application.layers },
+        };
+        let who = (application.tenant, application.tag.as_deref());
+        self.check_minimum(Some(id), self.terms.entitled(who, &layers).min)?;
         if let Some(application) = self.applications.get_mut(&id) {
-            match by {
-                Some(_) => application.wished = terms,
-                None => application.set = terms,
-            }
+            application.layers = layers;
         }
         self.settle_terms();
         Ok(())
@@ -168,11 +212,15 @@ impl Sessions {
 
     /// Whether a program that comes may have what it asks for.
     pub(crate) fn check_asked(&self, identity: &SessionIdentity) -> Result<(), TermsError> {
-        match self.terms.may_ask(identity.tenant) {
-            true => self.check_minimum(self.joined(identity), &identity.asked),
+        if !self.terms.may_ask(identity.tenant) {
             // It gets what it may have, as under MPS.
-            false => Ok(()),
+            return Ok(());
         }
+        let joined = self.joined(identity);
+        let layers = joined.and_then(|id| Some(self.applications.get(&id)?.layers));
+        let layers = layers.unwrap_or_default().and_asked(identity.asked);
+        let who = (identity.tenant, identity.tag.as_deref());
+        self.check_minimum(joined, self.terms.entitled(who, &layers).min)
     }
 
     fn check_right(
@@ -205,14 +253,17 @@ impl Sessions {
         Err(TermsError::NotGranted { tenant, what: what.to_owned() })
     }
 
-    /// Whether a minimum fits beside those of all applications but one.
-    fn check_minimum(&self, but: Option<ApplicationId>, terms: &Terms) -> Result<(), TermsError> {
+    /// Whether a minimum fits beside those of all other applications, where it is more than `id`
+    /// has.
+    fn check_minimum(&self, id: Option<ApplicationId>, asked: u16) -> Result<(), TermsError> {
         let sm_count = self.terms.sm_count;
-        // As an entitlement has it: no greater than the maximum.
-        let asked = Entitlement::of(terms, sm_count).min;
+        let own = id.and_then(|id| self.application(id)).map_or(0, |own| own.entitlement.min);
+        if asked <= own {
+            return Ok(());
+        }
         let others: Vec<(ApplicationId, u16)> = self
             .staying()
-            .filter(|(id, application)| Some(*id) != but && application.entitlement.min > 0)
+            .filter(|(other, application)| Some(*other) != id && application.entitlement.min > 0)
             .map(|(id, application)| (id, application.entitlement.min))
             .collect();
         let theirs = others.iter().fold(0_u16, |sum, (_, min)| sum.saturating_add(*min));
@@ -234,29 +285,8 @@ impl Sessions {
     pub(super) fn settle_terms(&mut self) {
         let book = &self.terms;
         for application in self.applications.values_mut() {
-            let (tenant, tag) = (application.tenant, application.tag.as_deref());
-            // What an administrator sets for the application goes before rules for many.
-            let granted = book.granted(tenant, tag);
-            let limit = application.set.over(granted);
-            let allowed = |terms| book.allowed(terms, tenant, &limit);
-            let own = allowed(application.wished).over(allowed(application.asked));
-            let reserved = TermsRule::terms_of(&book.reserved, tenant, tag);
-            // Whoever may ask for more than rules grant still does not undo the administrator's
-            // word; whoever may not has been cut to it, and may have less.
-            let own = match book.may_ask(tenant) {
-                true => application.set.over(own).over(granted),
-                false => own.over(limit),
-            };
-            let mut terms = reserved.over(own);
-            // A reservation goes before a maximum.
-            if let (Some(min), Some(max)) = (reserved.min, terms.max) {
-                let most = max.on(book.sm_count).max(min.on(book.sm_count));
-                terms.max = Some(SmAmount::Sms(most));
-            }
-            application.entitlement = Entitlement {
-                reserved: reserved.min.is_some(),
-                ..Entitlement::of(&terms, book.sm_count)
-            };
+            let who = (application.tenant, application.tag.as_deref());
+            application.entitlement = book.entitled(who, &application.layers);
         }
         let urgent = self.staying().filter(|(_, a)| a.entitlement.priority == Priority::Latency);
         self.terms.urgent = urgent.map(|(id, _)| id).collect();

@@ -65,6 +65,40 @@ fn memory() {
     world.finish();
 }
 
+/// A device that gives memory in pieces keeps a piece for each allocation in it.
+#[test]
+fn limits_count_what_the_device_keeps() {
+    let mut world = World::new(4);
+    world.device.piece = 1 << 20;
+    let (session, _) = world.open(None);
+    world.engine.set_quotas(&[MemoryQuota { tenant: None, bytes: 4 << 20 }]);
+    let left = |world: &mut World| match world.ask(session, Request::MemInfo).1 {
+        Payload::Memory { free, .. } => free,
+        other => panic!("{other:?}"),
+    };
+    let alloc = |world: &mut World, bytes| world.ask(session, Request::MemAlloc { bytes });
+    let free = |world: &mut World, address| {
+        assert_eq!(world.code(session, Request::MemFree { address }), 0);
+    };
+    // Four pieces, of which all but one allocation is given back.
+    let all: Vec<_> = (0..8).map(|_| world.alloc(session, 1 << 19)).collect();
+    assert_eq!(left(&mut world), 0);
+    for address in all.iter().skip(1).step_by(2) {
+        free(&mut world, *address);
+    }
+    assert_eq!((left(&mut world), world.engine.memory_used()), (0, 4 << 20), "each keeps a piece");
+    assert_eq!(alloc(&mut world, 1 << 20).0.0, 2, "it would need one more piece");
+    assert_eq!(world.engine.memory_used(), 4 << 20);
+    let again = world.alloc(session, 1000);
+    assert_eq!((again, left(&mut world)), (all[1], 0), "it lies in a piece that is kept");
+    free(&mut world, again);
+    free(&mut world, all[0]);
+    assert_eq!(left(&mut world), 1 << 20);
+    assert_eq!(alloc(&mut world, 1 << 20).0.0, 0);
+    assert_eq!(left(&mut world), 0);
+    world.finish();
+}
+
 #[test]
 fn copies_and_fills() {
     let mut world = World::new(4);

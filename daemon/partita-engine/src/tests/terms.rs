@@ -351,6 +351,30 @@ fn what_does_not_fit_is_refused_with_who_has_what() {
     world.finish();
 }
 
+/// A minimum that a maximum cuts does not come back unchecked when the maximum goes.
+#[test]
+fn minima_of_all_layers_count() {
+    let mut world = World::new(24);
+    let ((a, first), (b, second)) = (world.session(), world.session());
+    let tenant = world.engine.application_reports()[0].tenant;
+    world.engine.set_terms_rules(&mut world.device, &[], [Some(tenant)]);
+    let mut ask = |id, terms| world.engine.set_terms(&mut world.device, id, terms, Some(tenant));
+    let most = |most| Terms { max: Some(SmAmount::Sms(most)), ..Terms::default() };
+    assert_eq!(ask(first, range(20, 24)), Ok(()));
+    set(&mut world, first, most(10));
+    let mut ask = |id, terms| world.engine.set_terms(&mut world.device, id, terms, Some(tenant));
+    assert_eq!(ask(second, range(14, 24)), Ok(()), "10 of the 20 count");
+    let refused = world.engine.set_terms(&mut world.device, first, most(24), None);
+    assert!(matches!(refused, Err(TermsError::TooMany { asked: 20, left: 10, .. })), "{refused:?}");
+    // Beside a maximum of its own a minimum asks for no more than the maximum.
+    set(&mut world, first, most(8));
+    let mut ask = |id, terms| world.engine.set_terms(&mut world.device, id, terms, Some(tenant));
+    assert_eq!(ask(first, range(24, 24)), Ok(()));
+    world.close(a, CloseReason::Died);
+    world.close(b, CloseReason::Died);
+    world.finish();
+}
+
 #[test]
 fn minima_may_take_all_sms_and_others_still_run() {
     let mut world = World::new(24);

@@ -5,38 +5,61 @@
 //! had, one at least; of those that there are, the ones of which it has most already. What it takes
 //! beyond its own is made good, SM by SM, from what it had outside of its groups. Whoever needs no
 //! groups keeps at least one SM. Where all that cannot be, the plan stays as it is.
+//!
+//! Bounds hold beyond the first group: without one, an application's kernels would need the whole
+//! device. Further groups stay within its maximum, and leave the others the minima that the plan
+//! gave them; up to its own minimum an application rounds up.
 
+use super::Bounds;
 use partita_model::{ApplicationId, SmSet};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The plan with whole groups for those who need them. Partitions stay disjoint and nobody's
-/// becomes empty. Nobody has the SMs `idle`, and groups may take them.
+/// becomes empty. Nobody has the SMs `idle`, and groups may take them. `bounds` tells how many SMs
+/// an application may have.
 #[must_use]
 pub fn whole_groups(
     plan: &BTreeMap<ApplicationId, SmSet>,
     groups: &[SmSet],
     who: &BTreeSet<ApplicationId>,
     idle: SmSet,
+    bounds: impl Fn(ApplicationId) -> Bounds,
 ) -> BTreeMap<ApplicationId, SmSet> {
     let all = plan.values().fold(idle, |all, sms| all.union(sms));
     // Groups that nobody outside of the plan has a part of.
     let mut left: Vec<SmSet> =
         groups.iter().filter(|group| group.difference(&all).is_empty()).copied().collect();
-    let others = plan.keys().filter(|id| !who.contains(id)).count();
+    let least = |id: &ApplicationId, had: &SmSet| had.len().min(bounds(*id).least.max(1));
+    let others: Vec<u16> =
+        plan.iter().filter(|(id, _)| !who.contains(id)).map(|(id, had)| least(id, had)).collect();
     let mut given: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
     let mut taken = SmSet::EMPTY;
     let asking: Vec<(ApplicationId, SmSet)> =
         plan.iter().filter(|(id, _)| who.contains(id)).map(|(id, sms)| (*id, *sms)).collect();
+    let smallest = left.iter().map(SmSet::len).min().unwrap_or(1).max(1);
     for (index, &(id, had)) in asking.iter().enumerate() {
-        let after = asking.len() - index - 1;
+        let after = &asking[index + 1..];
+        let kept: usize =
+            after.iter().map(|(id, had)| usize::from(least(id, had).div_ceil(smallest))).sum();
         let mut own = SmSet::EMPTY;
-        while left.len() > after {
+        loop {
+            // A first group goes before minima.
+            let (groups_of_others, sms_of_others) = match own.is_empty() {
+                true => (after.len(), others.len()),
+                false => (kept, others.iter().copied().map(usize::from).sum()),
+            };
+            if left.len() <= groups_of_others {
+                break;
+            }
             let best = best_group(&left, &had);
             let Some(&group) = best.and_then(|best| left.get(best)) else { break };
+            let Bounds { least, most, .. } = bounds(id);
             // The nearest number: one more where at least half of it was its own.
-            let is_enough = !own.is_empty() && own.len() + group.len() / 2 > had.len();
+            let is_enough = own.len() >= least.min(had.len())
+                && own.len() + group.len() / 2 > had.len()
+                || own.len() + group.len() > most;
             let remaining = usize::from(all.difference(&taken).difference(&group).len());
-            if is_enough || remaining < others {
+            if !own.is_empty() && is_enough || remaining < sms_of_others {
                 break;
             }
             own = own.union(&group);
@@ -47,7 +70,7 @@ pub fn whole_groups(
             given.insert(id, own);
         }
     }
-    let shared = share_rest(plan, &all.difference(&taken), given);
+    let shared = share_rest(plan, &all.difference(&taken), given, |id| bounds(id).most);
     if shared.values().any(SmSet::is_empty) { plan.clone() } else { shared }
 }
 
@@ -63,6 +86,7 @@ fn share_rest(
     plan: &BTreeMap<ApplicationId, SmSet>,
     rest: &SmSet,
     given: BTreeMap<ApplicationId, SmSet>,
+    most: impl Fn(ApplicationId) -> u16,
 ) -> BTreeMap<ApplicationId, SmSet> {
     let mut shared = given;
     let mut free = *rest;
@@ -95,8 +119,10 @@ fn share_rest(
     }
     // What nobody misses stays whose it was: its other kernels use it.
     for sm in spare {
-        if let Some((id, _)) = plan.iter().find(|(_, had)| had.contains(sm)) {
-            shared.entry(*id).or_default().insert(sm);
+        let Some((id, _)) = plan.iter().find(|(_, had)| had.contains(sm)) else { continue };
+        let sms = shared.entry(*id).or_default();
+        if sms.len() < most(*id) {
+            sms.insert(sm);
         }
     }
     shared
@@ -122,7 +148,11 @@ mod tests {
     #[track_caller]
     fn check(parts: &[SmSet], groups: &[SmSet], who: &[u32], expect: &[SmSet]) {
         let who = who.iter().copied().map(ApplicationId).collect();
-        assert_eq!(whole_groups(&plan(parts), groups, &who, SmSet::EMPTY), plan(expect));
+        assert_eq!(whole_groups(&plan(parts), groups, &who, SmSet::EMPTY, free), plan(expect));
+    }
+
+    fn free(_: ApplicationId) -> Bounds {
+        Bounds::default()
     }
 
     #[test]
@@ -206,9 +236,62 @@ mod tests {
         let alone = BTreeMap::from([(ApplicationId(1), SmSet::range(2, 6))]);
         let who = BTreeSet::from([ApplicationId(1)]);
         let idle = SmSet::range(0, 16).difference(&SmSet::range(2, 6));
-        let after = whole_groups(&alone, &groups, &who, idle);
+        let after = whole_groups(&alone, &groups, &who, idle, free);
         assert_eq!(after, BTreeMap::from([(ApplicationId(1), SmSet::range(0, 8))]));
-        assert_eq!(whole_groups(&alone, &groups, &who, SmSet::EMPTY), alone);
+        assert_eq!(whole_groups(&alone, &groups, &who, SmSet::EMPTY, free), alone);
+    }
+
+    #[track_caller]
+    fn check_bounds(parts: &[SmSet], who: &[u32], bounds: &[(u16, u16)], expect: &[SmSet]) {
+        let who = who.iter().copied().map(ApplicationId).collect();
+        let bounds = |ApplicationId(id): ApplicationId| {
+            let (least, most) = bounds[id as usize - 1];
+            Bounds { least, most, weight: 1 }
+        };
+        let after = whole_groups(&plan(parts), &groups(4, 8), &who, SmSet::EMPTY, bounds);
+        assert_eq!(after, plan(expect));
+    }
+
+    #[test]
+    fn groups_beyond_the_first_stay_within_bounds() {
+        let parts = [SmSet::range(0, 20), SmSet::range(20, 12)];
+        // A maximum of 20 is not rounded to 24.
+        check_bounds(&parts, &[1], &[(0, 20), (0, 32)], &parts);
+        // Nor where it would cost the neighbour its minimum.
+        check_bounds(&parts, &[1], &[(0, 32), (10, 32)], &parts);
+        check_bounds(&parts, &[1], &[(20, 32), (12, 32)], &parts);
+        let rounded = [SmSet::range(0, 24), SmSet::range(24, 8)];
+        check_bounds(&parts, &[1], &[(0, 32), (8, 32)], &rounded);
+        // Less than half of a group is missing, but a minimum is rounded up.
+        let parts = [SmSet::range(0, 18), SmSet::range(18, 14)];
+        check_bounds(&parts, &[1], &[(18, 32), (8, 32)], &rounded);
+        check_bounds(&parts, &[1], &[(16, 32), (8, 32)], &parts);
+        // Another one that needs groups has a minimum, too.
+        let parts = [SmSet::range(0, 12), SmSet::range(12, 20)];
+        let rounded = [SmSet::range(0, 8), SmSet::range(8, 24)];
+        check_bounds(&parts, &[1, 2], &[(0, 32), (20, 32)], &rounded);
+        let rounded = [SmSet::range(0, 16), SmSet::range(16, 16)];
+        check_bounds(&parts, &[1, 2], &[(0, 32), (0, 32)], &rounded);
+    }
+
+    /// Without a group its kernels would run alone on the device.
+    #[test]
+    fn the_first_group_goes_before_bounds() {
+        let parts = [SmSet::range(0, 4), SmSet::range(4, 28)];
+        let rounded = [SmSet::range(0, 8), SmSet::range(8, 24)];
+        check_bounds(&parts, &[1], &[(0, 4), (28, 32)], &rounded);
+    }
+
+    /// Groups took SMs that nobody had, so what lies in no group would be too much.
+    #[test]
+    fn loose_sms_stay_within_the_maximum() {
+        let parts = [sms([0, 1, 2, 3, 8, 9, 10, 11, 16, 17, 18, 19]), SmSet::range(20, 4)];
+        let who = BTreeSet::from([ApplicationId(1)]);
+        let idle = sms([4, 5, 6, 7, 12, 13, 14, 15]);
+        let most = |most| move |_| Bounds { least: 0, most, weight: 1 };
+        let after = |bounds| whole_groups(&plan(&parts), &groups(3, 8), &who, idle, bounds);
+        assert_eq!(after(most(16)), plan(&[SmSet::range(0, 16), SmSet::range(20, 4)]));
+        assert_eq!(after(most(20)), plan(&[SmSet::range(0, 20), SmSet::range(20, 4)]));
     }
 
     proptest! {
@@ -225,7 +308,7 @@ mod tests {
                 (1..=5).filter(|id| mask & (1 << id) != 0).map(ApplicationId).collect();
             let groups = groups(start / each, each);
             let before = plan(&parts);
-            let after = whole_groups(&before, &groups, &who, SmSet::EMPTY);
+            let after = whole_groups(&before, &groups, &who, SmSet::EMPTY, free);
             prop_assert!(after.keys().eq(before.keys()));
             prop_assert!(after.values().all(|sms| !sms.is_empty()));
             let sum: u16 = after.values().map(SmSet::len).sum();

@@ -12,7 +12,7 @@ use partita_model::{
     Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
     SmSet, StreamId, WindowId,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 impl Device for FakeDevice {
@@ -68,6 +68,18 @@ impl Device for FakeDevice {
         }
         self.memory.insert(range.start.0, vec![0; usize::try_from(range.bytes).unwrap()]);
         Ok(())
+    }
+
+    fn memory_slack(&self, window: WindowId) -> u64 {
+        if self.piece == 0 {
+            return 0;
+        }
+        let of = &self.windows[&window];
+        let live = self.memory.iter().filter(|(at, _)| of.contains(DeviceAddress(**at), 1));
+        let live = live.map(|(&at, bytes)| (at, at + (bytes.len() as u64).next_multiple_of(512)));
+        let pieces: BTreeSet<u64> =
+            live.clone().flat_map(|(at, end)| at / self.piece..=(end - 1) / self.piece).collect();
+        pieces.len() as u64 * self.piece - live.map(|(at, end)| end - at).sum::<u64>()
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {

@@ -167,6 +167,8 @@ pub(crate) struct FakeDevice {
     pub(crate) may_leave: bool,
     /// Variables of the modules that are loaded from now on.
     pub(crate) variables: Vec<VariableFacts>,
+    /// Bytes of the pieces in which it gives memory; 0: as much as is asked for.
+    pub(crate) piece: u64,
     pub(crate) phase: Phase,
     /// Groups of SMs that grids can be kept to, the sets that were made ready, and why no more are.
     pub(crate) groups: Vec<SmSet>,
@@ -233,6 +235,7 @@ impl FakeDevice {
             loading_waits: false,
             may_leave: false,
             variables: Vec::new(),
+            piece: 0,
             phase: Phase::Open,
             hit_rate: None,
             traffic: (None, Vec::new()),
