@@ -33,8 +33,11 @@ fn a_session_over_the_limit_is_refused_and_others_go_on() {
 #[test]
 fn what_partitad_cannot_write_is_refused_or_counted() {
     let daemon = Daemon::start();
-    let body = r#"{"tenant": 0, "gpu": 0, "job": "a", "sms": 1, "expires": 4000000000}"#;
-    let reserve = |id: &str| daemon.ask(&format!("PUT /v1/reservations/{id}"), body);
+    let reserve = |id: &str| {
+        let job = format!(r#""tenant": 0, "gpu": 0, "job": "{id}""#);
+        let body = format!(r#"{{{job}, "sms": 1, "expires": 4000000000}}"#);
+        daemon.ask(&format!("PUT /v1/reservations/{id}"), &body)
+    };
     assert_eq!(reserve("kept").status, 201);
     limit(daemon.pid(), Some(0));
     let refused = reserve("refused");
