@@ -142,11 +142,38 @@ fn allocations_keep_whole_pieces() {
     let device = &mut world.device;
     fake.tell("clear");
     device.allocate(id, AddressRange { start, bytes: 300 << 20 }).unwrap();
-    assert_eq!((fake.calls("cuMemCreate"), device.memory_slack(id)), (3, 0));
+    assert_eq!((fake.calls("cuMemCreate"), device.memory_slack(id)), (5, 0));
     device.free(start).unwrap();
     let inside = DeviceAddress(start.0 + (200 << 20));
-    device.allocate(id, AddressRange { start: inside, bytes: 512 }).unwrap();
-    assert_eq!(device.memory_slack(id), (128 << 20) - 512);
+    let range = AddressRange { start: inside, bytes: 512 };
+    assert_eq!(device.memory_needed(id, range), 64 << 20);
+    device.allocate(id, range).unwrap();
+    assert_eq!(device.memory_slack(id), (64 << 20) - 512);
+    let beside = AddressRange { start: DeviceAddress(inside.0 + 512), bytes: 512 };
+    assert_eq!(device.memory_needed(id, beside), 0);
+}
+
+/// Where memory is short, unused pieces go, but none that the allocation itself is to have.
+#[test]
+fn an_allocation_has_no_hole_where_memory_is_short() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    let page = 2 << 20;
+    for offset in [0, 16 * page] {
+        let start = world.allocate(offset, page);
+        world.peek(start);
+        world.device.free(start).unwrap();
+    }
+    // The device learns that the zeros are written.
+    world.poll();
+    fake.tell("fail cuMemCreate 2 1");
+    fake.tell("clear");
+    let start = world.allocate(0, 2 * page);
+    assert_eq!(fake.calls("cuMemUnmap"), 1);
+    for offset in [0, page] {
+        let at = DeviceAddress(start.0 + offset);
+        assert_eq!(world.peek(at), 0, "{offset} bytes behind the beginning");
+    }
 }
 
 #[test]

@@ -318,6 +318,12 @@ pub trait Device: Textures {
         0
     }
 
+    /// Bytes of device memory that `window` would keep more, if `range` were allocated.
+    fn memory_needed(&self, window: WindowId, range: AddressRange) -> u64 {
+        let _ = window;
+        range.bytes.next_multiple_of(512)
+    }
+
     /// Ends the life of the range that was allocated at `address`.
     ///
     /// # Errors

@@ -114,6 +114,10 @@ impl Device for CudaDevice {
         self.windows.slack(window)
     }
 
+    fn memory_needed(&self, window: WindowId, range: AddressRange) -> u64 {
+        self.windows.needed(window, range)
+    }
+
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {
         let bytes = self.windows.size_of(address).unwrap_or(0);
         if let Some(remains) = self.windows.free(address)? {

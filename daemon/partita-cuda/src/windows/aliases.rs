@@ -119,7 +119,8 @@ impl Windows {
         };
         let made = match make(self) {
             Err(failure)
-                if failure.is_out_of_memory() && self.unmap_unused(zeros).unwrap_or(false) =>
+                if failure.is_out_of_memory()
+                    && self.unmap_unused(&(0, 0), zeros).unwrap_or(false) =>
             {
                 make(self)
             }

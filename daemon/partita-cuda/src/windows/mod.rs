@@ -96,7 +96,7 @@ struct Window {
 const ALIGNMENT: u64 = 512;
 
 /// The largest piece, in bytes: what a small allocation can keep of a large one that was freed.
-const PIECE_BYTES: u64 = 128 << 20;
+const PIECE_BYTES: u64 = 64 << 20;
 
 /// Bytes of physical memory behind a window's margins. Copies can zero it quickly, and few mappings
 /// cover both margins, 64 GiB each.
@@ -369,7 +369,7 @@ impl Windows {
         let gaps = window.gaps(first, last);
         let mut made = Vec::new();
         for (at, bytes) in gaps {
-            match self.map(at, bytes, place, zeros) {
+            match self.map(at, bytes, place, (&(first, last - first), zeros)) {
                 Ok(()) => made.push((at, bytes)),
                 Err(failure) => {
                     for (at, bytes) in made {
@@ -403,29 +403,40 @@ impl Windows {
         Ok(made)
     }
 
-    /// Maps a piece. If memory is short, unused pieces are unmapped first.
-    fn map(&mut self, at: u64, bytes: u64, place: Place, zeros: &Zeros) -> Result<(), Failure> {
+    /// Maps a piece. If memory is short, unused pieces outside of `spared` are unmapped first.
+    fn map(
+        &mut self,
+        at: u64,
+        bytes: u64,
+        place: Place,
+        (spared, zeros): (&Addresses, &Zeros),
+    ) -> Result<(), Failure> {
         match self.context.map(at, bytes, place) {
-            Err(failure) if failure.is_out_of_memory() && self.unmap_unused(zeros)? => {
+            Err(failure) if failure.is_out_of_memory() && self.unmap_unused(spared, zeros)? => {
                 self.context.map(at, bytes, place)
             }
             result => result,
         }
     }
 
-    /// Unmaps pieces that are unused and not being zeroed. False where there are none.
-    fn unmap_unused(&mut self, zeros: &Zeros) -> Result<bool, Failure> {
+    /// Unmaps pieces that are unused, not being zeroed and outside of `spared`. False where there
+    /// are none.
+    fn unmap_unused(&mut self, spared: &Addresses, zeros: &Zeros) -> Result<bool, Failure> {
         let mut any = false;
+        let is_spared = |at: u64, bytes| at < spared.0 + spared.1 && at + bytes > spared.0;
         for window in self.windows.values_mut() {
             let is_unused = |(at, piece): &(&u64, &Piece)| {
-                piece.users == 0 && zeros.pending(**at, piece.bytes).is_none()
+                piece.users == 0
+                    && !is_spared(**at, piece.bytes)
+                    && zeros.pending(**at, piece.bytes).is_none()
             };
-            let unused: Vec<u64> =
-                window.pieces.iter().filter(is_unused).map(|(&at, _)| at).collect();
-            for at in unused {
-                let Some(piece) = window.pieces.get(&at) else { continue };
-                self.context.unmap(at, piece.bytes)?;
-                window.pieces.remove(&at);
+            let unused = window.pieces.iter().filter(is_unused);
+            let unused: Vec<Addresses> = unused.map(|(&at, piece)| (at, piece.bytes)).collect();
+            for run in runs(unused, &window.addresses) {
+                self.context.unmap(run[0].0, run.iter().map(|(_, bytes)| bytes).sum())?;
+                for (at, _) in run {
+                    window.pieces.remove(&at);
+                }
                 window.is_filled = false;
                 any = true;
             }
@@ -479,6 +490,17 @@ impl Windows {
     /// Bytes of memory that a window's allocations keep beyond their own.
     pub(crate) fn slack(&self, id: WindowId) -> u64 {
         self.windows.get(&id).map_or(0, |window| window.slack)
+    }
+
+    /// Bytes of pieces that nothing has kept and an allocation would keep.
+    pub(crate) fn needed(&self, id: WindowId, range: AddressRange) -> u64 {
+        let Some(window) = self.windows.get(&id) else { return range.bytes };
+        let (start, end) = (range.start.0, range.end());
+        let first = start - start % self.granularity;
+        let last = end.next_multiple_of(self.granularity);
+        let anew: u64 = window.gaps(first, last).iter().map(|(_, bytes)| bytes).sum();
+        let unused = window.pieces_over(start, end).filter(|(_, piece)| piece.users == 0);
+        anew + unused.map(|(_, piece)| piece.bytes).sum::<u64>()
     }
 
     /// The size of an allocation.

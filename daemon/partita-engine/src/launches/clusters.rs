@@ -9,13 +9,13 @@
 
 use super::Launches;
 use super::confinement::{Readiness, whole_groups};
-use super::spec::{Form, Pending, Place, Run, Spec};
+use super::spec::{Form, Launch, Pending, Place, Run, Spec};
 use crate::KernelForm;
 use crate::handover::{Handover, Targets};
 use crate::turn::Turn;
 use partita_device::Device;
 use partita_model::{ApplicationId, Sharing, SmId, SmSet};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Whether tickets can claim whole clusters now.
 #[derive(PartialEq, Eq, Debug)]
@@ -163,43 +163,70 @@ impl Launches {
         if !targets.parts.is_empty() {
             return;
         }
-        for launch in self.records.values() {
+        let claims = |launch: &&Launch| {
+            matches!(launch.run, Run::Ticket(_)) && launch.spec.claimed_together() > 1
+        };
+        let claiming = || self.records.values().map(Box::as_ref).filter(claims);
+        let held: BTreeSet<ApplicationId> = claiming().map(|l| l.place.application).collect();
+        for launch in claiming() {
             let (id, spec) = (launch.place.application, &launch.spec);
-            if !matches!(launch.run, Run::Ticket(_)) || spec.claimed_together() == 1 {
-                continue;
-            }
             let next = targets.sms.get(&id).copied().unwrap_or(SmSet::EMPTY);
             if handover.holds_cluster(device, spec, &next) {
                 continue;
             }
             let kept = handover.sms_for_cluster(device, id, spec);
-            keep(&mut targets.sms, id, kept);
+            let may_give =
+                |other: &ApplicationId| !held.contains(other) && !self.grouped.contains(other);
+            keep(&mut targets.sms, id, kept, device.sm_groups(), may_give);
         }
     }
 }
 
-/// Gives `kept` to an application. Those who had SMs of it get as many of the application's others
-/// as there are, and nobody is left without an SM where somebody else has two.
-fn keep(targets: &mut BTreeMap<ApplicationId, SmSet>, id: ApplicationId, kept: SmSet) {
+/// Gives `kept` to an application. Those who had SMs of it get the application's others for theirs,
+/// and no group of the application is torn for that. Whoever has none then gets one of whoever has
+/// most and may give.
+fn keep(
+    targets: &mut BTreeMap<ApplicationId, SmSet>,
+    id: ApplicationId,
+    kept: SmSet,
+    groups: &[SmSet],
+    may_give: impl Fn(&ApplicationId) -> bool,
+) {
     let mut own = targets.remove(&id).unwrap_or(SmSet::EMPTY).difference(&kept);
-    let first = |sms: &SmSet, count: u16| sms.iter().take(count.into()).collect::<SmSet>();
     let mut without = Vec::new();
     for (other, sms) in targets.iter_mut() {
-        let gained = first(&own, sms.intersection(&kept).len());
+        let lost = sms.intersection(&kept).len();
+        *sms = sms.difference(&kept);
+        let gained = given_up(&own, lost, groups, sms.is_empty());
         own = own.difference(&gained);
-        *sms = sms.difference(&kept).union(&gained);
+        *sms = sms.union(&gained);
         if sms.is_empty() {
             without.push(*other);
         }
     }
     for other in without {
-        let richest = targets.values_mut().max_by_key(|sms| sms.len());
-        let Some(richest) = richest.filter(|sms| sms.len() > 1) else { break };
-        let given = first(richest, 1);
+        let giving = targets.iter_mut().filter(|(id, sms)| sms.len() > 1 && may_give(id));
+        let Some((_, richest)) = giving.max_by_key(|(_, sms)| sms.len()) else { break };
+        let given: SmSet = richest.iter().take(1).collect();
         *richest = richest.difference(&given);
         targets.insert(other, given);
     }
     targets.insert(id, own.union(&kept));
+}
+
+/// Up to `count` of an application's SMs: those in none of its whole groups first, then groups. One
+/// group may be more, where whoever gets it has nothing else.
+fn given_up(own: &SmSet, count: u16, groups: &[SmSet], has_nothing: bool) -> SmSet {
+    let whole = groups.iter().filter(|group| group.difference(own).is_empty());
+    let in_groups = whole.clone().fold(SmSet::EMPTY, |all, group| all.union(group));
+    let mut given: SmSet = own.difference(&in_groups).iter().take(count.into()).collect();
+    for group in whole {
+        let is_needed = has_nothing && given.is_empty() && count > 0;
+        if given.len() + group.len() <= count || is_needed {
+            given = given.union(group);
+        }
+    }
+    given
 }
 
 #[cfg(test)]
@@ -222,16 +249,22 @@ mod tests {
             let sets = parts.iter().map(|sms| sms.parse().expect("numbers of SMs"));
             (1..).map(ApplicationId).zip(sets).collect()
         };
-        let after = |parts: &[&str]| {
+        let groups = [0, 4, 8].map(|first| SmSet::range(first, 4));
+        let after = |parts: &[&str], giving: bool| {
             let mut targets = of(parts);
-            keep(&mut targets, ApplicationId(1), SmSet::range(0, 4));
+            keep(&mut targets, ApplicationId(1), SmSet::range(0, 4), &groups, |_| giving);
             targets
         };
-        assert_eq!(after(&["0-3", "4-7"]), of(&["0-3", "4-7"]));
-        assert_eq!(after(&["4-7", "0-3"]), of(&["0-3", "4-7"]), "they are exchanged");
-        assert_eq!(after(&["3", "0-2", "4-7"]), of(&["0-3", "4", "5-7"]));
-        let mut alone = of(&["0-3", "5", "4"]);
-        alone.insert(ApplicationId(2), SmSet::EMPTY);
-        assert_eq!(after(&["3", "0-2", "4"]), alone, "nobody else has two");
+        assert_eq!(after(&["0-3", "4-7"], true), of(&["0-3", "4-7"]));
+        assert_eq!(after(&["4-7", "0-3"], true), of(&["0-3", "4-7"]), "they are exchanged");
+        assert_eq!(after(&["3", "0-2", "4-7"], true), of(&["0-3", "4", "5-7"]));
+        assert_eq!(after(&["4-9", "0-2,10"], true), of(&["0-3,4-7", "8-10"]), "no group is torn");
+        assert_eq!(after(&["4-11", "0,1", "2,3"], true), of(&["0-3", "4-7", "8-11"]));
+        let alone = |parts: &[&str], giving| {
+            let found = after(parts, giving);
+            (found[&ApplicationId(1)], found[&ApplicationId(2)].len())
+        };
+        assert_eq!(alone(&["3", "0-2", "4"], true), (SmSet::range(0, 4), 0), "nobody has two");
+        assert_eq!(alone(&["3", "0-2", "4-7"], false), (SmSet::range(0, 4), 0), "nobody may");
     }
 }

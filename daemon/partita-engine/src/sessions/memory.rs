@@ -23,12 +23,14 @@ impl Sessions {
         let out_of_memory = Refusal::Code(CudaResult::ERROR_OUT_OF_MEMORY);
         self.check_room_for_allocation(turn, id)?;
         let (available, _) = self.memory_of(turn, id);
+        let footprint = Window::footprint(bytes).ok_or(out_of_memory.clone())?;
         let session = self.session_mut(id);
-        // The allocation may lie in memory that the session keeps already.
-        let most = available.saturating_add(session.memory_slack);
-        let footprint = Window::footprint(bytes).filter(|footprint| *footprint <= most);
-        let footprint = footprint.ok_or(out_of_memory.clone())?;
         let range = session.window.allocate(bytes).ok_or(out_of_memory.clone())?;
+        // It may lie in memory that the session keeps already.
+        if turn.device.memory_needed(session.window_id, range) > available {
+            session.window.free(range.start);
+            return Err(out_of_memory);
+        }
         if let Err(error) = turn.device.allocate(session.window_id, range) {
             session.window.free(range.start);
             return Err(match error {
@@ -37,13 +39,8 @@ impl Sessions {
                 other => Refusal::Explained(CudaResult::ERROR_OUT_OF_MEMORY, other.to_string()),
             });
         }
-        let before = session.memory_used();
         session.memory_used += footprint;
         session.settle_slack(turn);
-        if session.memory_used() > before.saturating_add(available) {
-            self.free_now(turn, id, range.start);
-            return Err(out_of_memory);
-        }
         Ok(Payload::Address(range.start))
     }
 

@@ -261,7 +261,8 @@ impl Sessions {
         let record = self.session_mut(session);
         let before = record.memory_slack;
         record.settle_slack(turn);
-        if record.is_open() && (bytes + record.memory_slack).saturating_sub(before) > free {
+        let bytes = (bytes + record.memory_slack).saturating_sub(before);
+        if record.is_open() && bytes > free {
             unload(turn, session, id);
             self.session_mut(session).settle_slack(turn);
             let text = format!(

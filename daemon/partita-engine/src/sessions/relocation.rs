@@ -64,7 +64,9 @@ impl Sessions {
             }
             Err(error) => Err(error),
         };
-        let window = &mut self.session_mut(id).window;
+        let session = self.session_mut(id);
+        session.settle_slack(turn);
+        let window = &mut session.window;
         if let Err(error) = result {
             window.unmap(range.start);
             return Err(refusal(&error));
@@ -95,6 +97,7 @@ impl Sessions {
         let mapping = self.session_mut(id).window.unmap(address);
         let Mapping { home, moved, .. } = mapping.expect("an ending mapping stays until here");
         let result = if moved { relocate(turn, address, home) } else { turn.device.free(address) };
+        self.session_mut(id).settle_slack(turn);
         if let Err(error) = result {
             turn.log_error(Some(id), format!("memory could not be unmapped: {error}"));
         }

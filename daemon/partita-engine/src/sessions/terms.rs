@@ -120,15 +120,20 @@ impl TermsBook {
         terms.within(&Entitlement::of(granted, self.sm_count), self.sm_count)
     }
 
-    /// What an application of a tenant with a tag may have.
-    fn entitled(&self, (tenant, tag): (TenantId, Option<&str>), layers: &Layers) -> Entitlement {
+    /// What an application of a tenant with a tag may have, with these reservations.
+    fn entitled(
+        &self,
+        (tenant, tag): (TenantId, Option<&str>),
+        layers: &Layers,
+        reserved: &[TermsRule],
+    ) -> Entitlement {
         let &Layers { asked, wished, set } = layers;
         // What an administrator sets for the application goes before rules for many.
         let granted = self.granted(tenant, tag);
         let limit = set.over(granted);
         let allowed = |terms| self.allowed(terms, tenant, &limit);
         let own = allowed(wished).over(allowed(asked));
-        let reserved = TermsRule::terms_of(&self.reserved, tenant, tag);
+        let reserved = TermsRule::terms_of(reserved, tenant, tag);
         // Whoever may ask for more than rules grant still does not undo the administrator's word;
         // whoever may not has been cut to it, and may have less.
         let own = match self.may_ask(tenant) {
@@ -202,7 +207,7 @@ impl Sessions {
             None => Layers { set: terms, ..application.layers },
         };
         let who = (application.tenant, application.tag.as_deref());
-        self.check_minimum(Some(id), self.terms.entitled(who, &layers).min)?;
+        self.check_minimum(Some(id), who, &layers)?;
         if let Some(application) = self.applications.get_mut(&id) {
             application.layers = layers;
         }
@@ -220,7 +225,7 @@ impl Sessions {
         let layers = joined.and_then(|id| Some(self.applications.get(&id)?.layers));
         let layers = layers.unwrap_or_default().and_asked(identity.asked);
         let who = (identity.tenant, identity.tag.as_deref());
-        self.check_minimum(joined, self.terms.entitled(who, &layers).min)
+        self.check_minimum(joined, who, &layers)
     }
 
     fn check_right(
@@ -253,12 +258,22 @@ impl Sessions {
         Err(TermsError::NotGranted { tenant, what: what.to_owned() })
     }
 
-    /// Whether a minimum fits beside those of all other applications, where it is more than `id`
-    /// has.
-    fn check_minimum(&self, id: Option<ApplicationId>, asked: u16) -> Result<(), TermsError> {
+    /// Whether the minimum of these layers fits beside those of all other applications, where it is
+    /// more than `id` has, and than rules and reservations give it: those are not refused here.
+    fn check_minimum(
+        &self,
+        id: Option<ApplicationId>,
+        who: (TenantId, Option<&str>),
+        layers: &Layers,
+    ) -> Result<(), TermsError> {
         let sm_count = self.terms.sm_count;
+        let min = |layers, reserved| self.terms.entitled(who, layers, reserved).min;
+        // A minimum that a reservation hides counts when the reservation ends.
+        let asked = min(layers, &self.terms.reserved).max(min(layers, &[]));
+        let nothing = Layers::default();
+        let given = min(&nothing, &self.terms.reserved).max(min(&nothing, &[]));
         let own = id.and_then(|id| self.application(id)).map_or(0, |own| own.entitlement.min);
-        if asked <= own {
+        if asked <= own.max(given) {
             return Ok(());
         }
         let others: Vec<(ApplicationId, u16)> = self
@@ -286,7 +301,7 @@ impl Sessions {
         let book = &self.terms;
         for application in self.applications.values_mut() {
             let who = (application.tenant, application.tag.as_deref());
-            application.entitlement = book.entitled(who, &application.layers);
+            application.entitlement = book.entitled(who, &application.layers, &book.reserved);
         }
         let urgent = self.staying().filter(|(_, a)| a.entitlement.priority == Priority::Latency);
         self.terms.urgent = urgent.map(|(id, _)| id).collect();

@@ -351,6 +351,44 @@ fn what_does_not_fit_is_refused_with_who_has_what() {
     world.finish();
 }
 
+/// Whoever asks for nothing is not refused because rules or reservations promise too much.
+#[test]
+fn minima_by_rules_and_reservations_refuse_nobody() {
+    let mut world = World::new(24);
+    let rule = |tag: Option<&str>, min| TermsRule {
+        tenant: None,
+        tag: tag.map(str::to_owned),
+        terms: Terms { min: Some(SmAmount::Sms(min)), ..Terms::default() },
+    };
+    world.engine.set_terms_rules(&mut world.device, &[rule(None, 10)], [None]);
+    let mut all: Vec<_> = (0..4).map(|_| world.session()).collect();
+    let (_, first) = all[0];
+    world.engine.set_reserved(&mut world.device, &[rule(Some("job"), 12)]);
+    all.push(world.session_of(Some("job")));
+    let entitlements = world.engine.application_reports();
+    assert_eq!(entitlements[4].entitlement.unwrap().min, 12);
+    // Nor whoever takes a smaller wish back.
+    let tenant = entitlements[0].tenant;
+    let mut ask = |terms| world.engine.set_terms(&mut world.device, first, terms, Some(tenant));
+    assert_eq!(ask(range(2, 24)), Ok(()));
+    assert_eq!(ask(Terms::default()), Ok(()));
+    assert!(matches!(ask(range(11, 24)), Err(TermsError::TooMany { asked: 11, left: 0, .. })));
+    // A reservation hides no minimum from the check: it ends.
+    world.engine.set_terms_rules(&mut world.device, &[], [None]);
+    for (session, _) in &all[1..4] {
+        world.close(*session, CloseReason::Died);
+    }
+    world.engine.set_reserved(&mut world.device, &[rule(Some("job"), 1)]);
+    set(&mut world, first, range(20, 24));
+    let (_, job) = all[4];
+    let refused = world.engine.set_terms(&mut world.device, job, range(24, 24), Some(tenant));
+    assert!(matches!(refused, Err(TermsError::TooMany { asked: 24, .. })), "{refused:?}");
+    for (session, _) in [all[0], all[4]] {
+        world.close(session, CloseReason::Died);
+    }
+    world.finish();
+}
+
 /// A minimum that a maximum cuts does not come back unchecked when the maximum goes.
 #[test]
 fn minima_of_all_layers_count() {

@@ -46,8 +46,9 @@ pub fn whole_groups(
             // A first group goes before minima.
             let (groups_of_others, sms_of_others) = match own.is_empty() {
                 true => (after.len(), others.len()),
-                false => (kept, others.iter().copied().map(usize::from).sum()),
+                false => (kept, others.iter().copied().map(usize::from).sum::<usize>()),
             };
+            let sms_of_others = sms_of_others + groups_of_others * usize::from(smallest);
             if left.len() <= groups_of_others {
                 break;
             }
@@ -272,6 +273,20 @@ mod tests {
         check_bounds(&parts, &[1, 2], &[(0, 32), (20, 32)], &rounded);
         let rounded = [SmSet::range(0, 16), SmSet::range(16, 16)];
         check_bounds(&parts, &[1, 2], &[(0, 32), (0, 32)], &rounded);
+    }
+
+    /// What later ones need of groups is not left for a third one's minimum.
+    #[test]
+    fn groups_of_two_leave_a_third_its_minimum() {
+        let parts = [SmSet::range(0, 14), SmSet::range(14, 8), SmSet::range(22, 10)];
+        let after = whole_groups(
+            &plan(&parts),
+            &groups(4, 8),
+            &BTreeSet::from([1, 2].map(ApplicationId)),
+            SmSet::EMPTY,
+            |id| Bounds { least: if id.0 == 3 { 10 } else { 0 }, most: 32, weight: 1 },
+        );
+        assert!(after[&ApplicationId(3)].len() >= 10, "{after:?}");
     }
 
     /// Without a group its kernels would run alone on the device.

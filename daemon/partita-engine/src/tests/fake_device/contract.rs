@@ -12,7 +12,7 @@ use partita_model::{
     Bytes, DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, ModuleId, Nanos, OperationId,
     SmSet, StreamId, WindowId,
 };
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 impl Device for FakeDevice {
@@ -71,15 +71,19 @@ impl Device for FakeDevice {
     }
 
     fn memory_slack(&self, window: WindowId) -> u64 {
-        if self.piece == 0 {
-            return 0;
+        let live = self.live(window);
+        let kept = self.pieces(&live).len() as u64 * self.piece;
+        kept.saturating_sub(live.iter().map(|(at, end)| end - at).sum())
+    }
+
+    fn memory_needed(&self, window: WindowId, range: AddressRange) -> u64 {
+        let mut live = self.live(window);
+        let before = self.pieces(&live).len() as u64;
+        live.push((range.start.0, range.end()));
+        match self.piece {
+            0 => range.bytes.next_multiple_of(512),
+            piece => (self.pieces(&live).len() as u64 - before) * piece,
         }
-        let of = &self.windows[&window];
-        let live = self.memory.iter().filter(|(at, _)| of.contains(DeviceAddress(**at), 1));
-        let live = live.map(|(&at, bytes)| (at, at + (bytes.len() as u64).next_multiple_of(512)));
-        let pieces: BTreeSet<u64> =
-            live.clone().flat_map(|(at, end)| at / self.piece..=(end - 1) / self.piece).collect();
-        pieces.len() as u64 * self.piece - live.map(|(at, end)| end - at).sum::<u64>()
     }
 
     fn free(&mut self, address: DeviceAddress) -> Result<(), DeviceError> {

@@ -187,6 +187,19 @@ pub(crate) struct FakeDevice {
 }
 
 impl FakeDevice {
+    /// The live ranges of a window: start and end.
+    fn live(&self, window: WindowId) -> Vec<(u64, u64)> {
+        let of = &self.windows[&window];
+        let live = self.memory.iter().filter(|(at, _)| of.contains(DeviceAddress(**at), 1));
+        live.map(|(&at, bytes)| (at, at + (bytes.len() as u64).next_multiple_of(512))).collect()
+    }
+
+    /// The pieces that ranges lie in.
+    fn pieces(&self, live: &[(u64, u64)]) -> BTreeSet<u64> {
+        let of = |&(at, end): &(u64, u64)| at / self.piece..=(end - 1) / self.piece;
+        if self.piece == 0 { BTreeSet::new() } else { live.iter().flat_map(of).collect() }
+    }
+
     /// From now on CTAs of a kernel take another time.
     pub(crate) fn set_time(&mut self, kernel: &str, micros: u64) {
         for kernels in self.modules.values_mut() {
