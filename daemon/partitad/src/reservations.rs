@@ -193,8 +193,8 @@ fn enter(
         |one: &&&Reservation| (one.tenant, &one.job) == (request.tenant, &request.job);
     if let Some(one) = others.iter().find(is_same_job) {
         let detail = format!(
-            "the job `{}` of {} has the reservation `{}` on {}, and may have one: change or \
-             delete that",
+            "the job `{}` of {} already has the reservation `{}` on {}, where a job has one: \
+             change or delete it",
             one.job, one.tenant, one.id, one.gpu
         );
         let problem = Problem::new(StatusCode::CONFLICT, detail);

@@ -183,8 +183,8 @@ impl Launches {
 }
 
 /// Gives `kept` to an application. Those who had SMs of it get the application's others for theirs,
-/// and no group of the application is torn for that. Whoever has none then gets one of whoever has
-/// most and may give.
+/// and no group of the application is torn for that. An application that is left without an SM gets
+/// one from the application with the most SMs that `may_give`.
 fn keep(
     targets: &mut BTreeMap<ApplicationId, SmSet>,
     id: ApplicationId,
@@ -214,8 +214,8 @@ fn keep(
     targets.insert(id, own.union(&kept));
 }
 
-/// Up to `count` of an application's SMs: those in none of its whole groups first, then groups. One
-/// group may be more, where whoever gets it has nothing else.
+/// Up to `count` of an application's SMs: those in none of its whole groups first, then groups. A
+/// taker that has nothing else gets one whole group, even a larger one.
 fn given_up(own: &SmSet, count: u16, groups: &[SmSet], has_nothing: bool) -> SmSet {
     let whole = groups.iter().filter(|group| group.difference(own).is_empty());
     let in_groups = whole.clone().fold(SmSet::EMPTY, |all, group| all.union(group));

@@ -134,8 +134,8 @@ impl TermsBook {
         let allowed = |terms| self.allowed(terms, tenant, &limit);
         let own = allowed(wished).over(allowed(asked));
         let reserved = TermsRule::terms_of(reserved, tenant, tag);
-        // Whoever may ask for more than rules grant still does not undo the administrator's word;
-        // whoever may not has been cut to it, and may have less.
+        // A tenant that may ask for more than rules grant still does not undo the administrator's
+        // word. What any other tenant asks for has been cut to it, and may be less.
         let own = match self.may_ask(tenant) {
             true => set.over(own).over(granted),
             false => own.over(limit),

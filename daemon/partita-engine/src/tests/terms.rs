@@ -351,7 +351,7 @@ fn what_does_not_fit_is_refused_with_who_has_what() {
     world.finish();
 }
 
-/// Whoever asks for nothing is not refused because rules or reservations promise too much.
+/// A program that asks for nothing is not refused because rules or reservations promise too much.
 #[test]
 fn minima_by_rules_and_reservations_refuse_nobody() {
     let mut world = World::new(24);
@@ -367,7 +367,7 @@ fn minima_by_rules_and_reservations_refuse_nobody() {
     all.push(world.session_of(Some("job")));
     let entitlements = world.engine.application_reports();
     assert_eq!(entitlements[4].entitlement.unwrap().min, 12);
-    // Nor whoever takes a smaller wish back.
+    // A user may take a smaller wish back.
     let tenant = entitlements[0].tenant;
     let mut ask = |terms| world.engine.set_terms(&mut world.device, first, terms, Some(tenant));
     assert_eq!(ask(range(2, 24)), Ok(()));

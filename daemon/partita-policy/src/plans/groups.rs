@@ -7,8 +7,8 @@
 //! groups keeps at least one SM. Where all that cannot be, the plan stays as it is.
 //!
 //! Bounds hold beyond the first group: without one, an application's kernels would need the whole
-//! device. Further groups stay within its maximum, and leave the others the minima that the plan
-//! gave them; up to its own minimum an application rounds up.
+//! device. Further groups stay within the application's maximum, and leave other applications the
+//! minima that the plan gave them. An application below its own minimum rounds up.
 
 use super::Bounds;
 use partita_model::{ApplicationId, SmSet};
@@ -56,9 +56,9 @@ pub fn whole_groups(
             let Some(&group) = best.and_then(|best| left.get(best)) else { break };
             let Bounds { least, most, .. } = bounds(id);
             // The nearest number: one more where at least half of it was its own.
-            let is_enough = own.len() >= least.min(had.len())
-                && own.len() + group.len() / 2 > had.len()
-                || own.len() + group.len() > most;
+            let is_near = own.len() + group.len() / 2 > had.len();
+            let has_least = own.len() >= least.min(had.len());
+            let is_enough = is_near && has_least || own.len() + group.len() > most;
             let remaining = usize::from(all.difference(&taken).difference(&group).len());
             if !own.is_empty() && is_enough || remaining < sms_of_others {
                 break;
