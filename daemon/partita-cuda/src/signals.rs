@@ -76,7 +76,11 @@ impl Signals for CopySignals {
         Place::Device
     }
 
-    fn peek(&mut self, _from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
+    fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
+        if from == Place::Host {
+            self.context.read_mapped(address, into);
+            return Ok(());
+        }
         let mut at = address;
         for part in into.chunks_mut(PEEK_BYTES) {
             self.stream.copy_to_host(&self.peeked, 0, at, part.len())?;
@@ -88,7 +92,7 @@ impl Signals for CopySignals {
     }
 
     fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure> {
-        if Looks::has_room(into.len()) {
+        if from == Place::Device && Looks::has_room(into.len()) {
             return self.looks.look(&self.stream, address, into);
         }
         self.peek(from, address, into).map(|()| true)
@@ -98,7 +102,11 @@ impl Signals for CopySignals {
         self.looks.outdate(address, bytes);
     }
 
-    fn poke(&mut self, _to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+    fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+        if to == Place::Host {
+            self.context.write_mapped(address, bytes);
+            return Ok(());
+        }
         self.looks.outdate(address, bytes.len() as u64);
         let mut at = address;
         for part in bytes.chunks(RING_BYTES) {
@@ -138,13 +146,12 @@ impl Signals for CopySignals {
 /// Signals by the host's stores and loads, in host memory that is mapped into the window. Copies
 /// reach other memory.
 pub(crate) struct MappedSignals {
-    context: Arc<Context>,
     copies: CopySignals,
 }
 
 impl MappedSignals {
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
-        Ok(MappedSignals { context: Arc::clone(context), copies: CopySignals::new(context)? })
+        Ok(MappedSignals { copies: CopySignals::new(context)? })
     }
 }
 
@@ -154,20 +161,11 @@ impl Signals for MappedSignals {
     }
 
     fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
-        match from {
-            Place::Host => {
-                self.context.read_mapped(address, into);
-                Ok(())
-            }
-            Place::Device => self.copies.peek(from, address, into),
-        }
+        self.copies.peek(from, address, into)
     }
 
     fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure> {
-        match from {
-            Place::Host => self.peek(from, address, into).map(|()| true),
-            Place::Device => self.copies.look(from, address, into),
-        }
+        self.copies.look(from, address, into)
     }
 
     fn outdate(&mut self, address: u64, bytes: u64) {
@@ -175,13 +173,7 @@ impl Signals for MappedSignals {
     }
 
     fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
-        match to {
-            Place::Host => {
-                self.context.write_mapped(address, bytes);
-                Ok(())
-            }
-            Place::Device => self.copies.poke(to, address, bytes),
-        }
+        self.copies.poke(to, address, bytes)
     }
 
     fn wait_for(&mut self, event: &Event) -> Result<(), Failure> {

@@ -300,6 +300,29 @@ fn running_kernels_see_pokes_and_streams_see_values() {
     }
 }
 
+/// A copy to the host would wait behind the programs' copies.
+#[test]
+fn words_that_kernels_write_are_read_without_a_call() {
+    let fake = Fake::new();
+    let mut world = fake.world();
+    world.load(1, &module_of(&["store_it"])).unwrap();
+    let start = DeviceAddress(world.base.0);
+    let made = world.device.allocate_words(WINDOW, AddressRange { start, bytes: 4096 });
+    assert_eq!(made, Ok(true));
+    let word = DeviceAddress(start.0 + 8);
+    let stored = world.launch(0, "store_it", [word.0, 9]);
+    world.finish(&[stored]);
+    let calls = || {
+        let names = ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2", "cuStreamSynchronize"];
+        names.map(|name| fake.calls(name))
+    };
+    let before = calls();
+    assert_eq!(world.peek(word), 9);
+    world.device.poke(word, &4_u64.to_le_bytes()).unwrap();
+    assert_eq!(world.peek(word), 4);
+    assert_eq!(calls(), before);
+}
+
 #[test]
 fn a_launch_sees_what_was_poked_before_it() {
     let fake = Fake::new();

@@ -11,7 +11,9 @@ use partita_device::{
     FaultKind, GridSpec, Horizon, HostMemory, HostSpan, Outcome, Phase, Textures, Work,
 };
 use partita_model::texture::{ArrayKind, ArrayShape, ChannelType, TexelFormat};
-use partita_model::{DeviceAddress, Dim3, ModuleId, OperationId, SmSet, StreamId, WindowId};
+use partita_model::{
+    DeviceAddress, Dim3, MemoryAccess, ModuleId, OperationId, SmSet, StreamId, WindowId,
+};
 use std::ffi::{CStr, c_char, c_int};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -428,10 +430,10 @@ fn memory_has_several_addresses(world: &mut World) {
     let home = world.allocate(0, PAGE);
     let other = AddressRange { start: DeviceAddress(world.base.0 + 8 * PAGE), bytes: PAGE };
     world.when_free(|device| device.alias(home, other));
-    world.device.protect(other.start, partita_model::MemoryAccess::ReadWrite).unwrap();
+    world.device.protect(other.start, MemoryAccess::ReadWrite).unwrap();
     let more = AddressRange { start: DeviceAddress(world.base.0 + 16 * PAGE), bytes: PAGE };
     world.when_free(|device| device.alias(home, more));
-    world.device.protect(more.start, partita_model::MemoryAccess::ReadWrite).unwrap();
+    world.device.protect(more.start, MemoryAccess::ReadWrite).unwrap();
     let stored = world.launch(0, "store", [other.start.0, 41]);
     assert_eq!(world.finish(stored), Outcome::Complete);
     assert_eq!(world.peek(more.start), 41);
@@ -512,6 +514,7 @@ fn a_strict_device_has_memory_at_all_addresses_of_a_cell() {
     world.watch();
     stray_stores_end_no_context(&mut world);
     an_allocation_waits_for_grids(&mut world);
+    memory_without_rights_ends_no_context(&mut world);
     // Scratch memory makes room on the owner's thread, where nothing is on the device: that call
     // may wait, and has nothing to wait for.
     let unmaps = "cuMemUnmap: it waits for the grids that run";
@@ -544,6 +547,43 @@ fn an_allocation_waits_for_grids(world: &mut World) {
     let stored = world.launch(0, "store", [range.start.0, 7]);
     assert_eq!(world.finish(stored), Outcome::Complete);
     assert_eq!(world.peek(range.start), 7);
+}
+
+/// A program may make its memory inaccessible, and access it all the same.
+fn memory_without_rights_ends_no_context(world: &mut World) {
+    const PAGE: u64 = 2 << 20;
+    let home = world.allocate(0, PAGE);
+    let other = AddressRange { start: DeviceAddress(world.base.0 + 8 * PAGE), bytes: PAGE };
+    world.when_free(|device| device.alias(home, other));
+    for (value, access) in [(3, MemoryAccess::None), (4, MemoryAccess::Read)] {
+        world.device.protect(other.start, access).unwrap();
+        let stored = world.launch(0, "store", [other.start.0, value]);
+        assert_eq!(world.finish(stored), Outcome::Complete, "{access:?}");
+        assert_eq!(world.peek(other.start), value);
+    }
+}
+
+#[test]
+fn the_host_reads_words_that_kernels_write() {
+    let mut world = World::new();
+    let (start, bytes) = (DeviceAddress(world.base.0 + (32 << 20)), 64 << 10);
+    let made = world.device.allocate_words(WINDOW, AddressRange { start, bytes });
+    assert_eq!(made, Ok(true));
+    world.watch();
+    let word = DeviceAddress(start.0 + bytes - 8);
+    assert_eq!(world.peek(word), 0, "it is zeroed");
+    let stored = world.launch(0, "store", [word.0, 7]);
+    assert_eq!(world.finish(stored), Outcome::Complete);
+    assert_eq!(world.peek(word), 7);
+    world.poke(word, 3);
+    assert_eq!(world.peek(word), 3);
+    let never = world.allocate(48 << 20, 16);
+    let waiting = world.launch(1, "await", [never.0, 0]);
+    world.step();
+    assert_eq!(world.peek(word), 3);
+    world.poke(never, 1);
+    assert_eq!(world.finish(waiting), Outcome::Complete);
+    assert_eq!(world.waits(), "");
 }
 
 /// The driver allocates their memory, which waits until nothing runs, and the owner does not.

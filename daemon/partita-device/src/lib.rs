@@ -311,6 +311,21 @@ pub trait Device: Textures {
         self.allocate(window, range)
     }
 
+    /// Makes a range live in host memory that kernels write and the host reads without a wait for
+    /// the device: [`Device::peek`] there sees what grids that have ended have written. The range
+    /// is zeroed. `false`: the device has no such memory, and nothing is live.
+    ///
+    /// # Errors
+    /// As [`Device::allocate`].
+    fn allocate_words(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+    ) -> Result<bool, DeviceError> {
+        let _ = (window, range);
+        Ok(false)
+    }
+
     /// Bytes of device memory that the live ranges of `window` keep beyond their own sizes, which
     /// count as multiples of 512: a device may give memory in pieces that ranges share.
     fn memory_slack(&self, window: WindowId) -> u64 {

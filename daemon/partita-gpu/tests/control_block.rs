@@ -23,6 +23,8 @@ fn engine_and_compiler_agree() {
         ("first", engine::FIRST, compiler::FIRST),
         ("stride", engine::STRIDE, compiler::STRIDE),
         ("counts", engine::COUNTS, compiler::COUNTS),
+        ("fault", engine::FAULT, compiler::FAULT),
+        ("fault to", engine::FAULT_TO, compiler::FAULT_TO),
         ("abort", engine::ABORT, compiler::ABORT),
         ("retired", engine::RETIRED, compiler::RETIRED),
         ("quota", engine::QUOTA, compiler::QUOTA),

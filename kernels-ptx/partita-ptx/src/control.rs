@@ -72,6 +72,8 @@ pub const CLUSTER_X: u64 = 176;
 pub const CLUSTER_Y: u64 = 180;
 /// `u32`: the original `%cluster_nctaid.z`.
 pub const CLUSTER_Z: u64 = 184;
+/// `u64`: the address of a `u32` in host memory, to which the first fault goes too; 0 for none.
+pub const FAULT_TO: u64 = 192;
 
 /// `u32`: 1 tells every worker, the parked one too, to leave at the next task border; else 0. The
 /// device writes it too, when it sets `FAULT`. `EXHAUSTED` is set with it.

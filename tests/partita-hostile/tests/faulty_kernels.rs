@@ -34,12 +34,12 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// Seeds of a usual run: the first ones, and some that once reached the context.
-const USUAL: &str = "0-19,281,397,441,792";
+const USUAL: &str = "0-19,281,397,441,792,8426,8727";
 const SWITCHES: &str = "timing=off,cuda=13050,sticky-faults=on";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 /// Another user than the daemon's, who may run no kernel without a fence.
 const STRANGER: u32 = 65_534;
-/// A kernel that runs for longer never ends: its process is killed.
+/// A kernel with an endless wait that runs for longer never ends: its process is killed.
 const ENDLESS: Duration = Duration::from_secs(3);
 /// Whatever takes longer hangs.
 const HANG: Duration = Duration::from_secs(60);
@@ -226,6 +226,8 @@ struct Player {
     ends: Receiver<String>,
     /// Whether it was killed because a kernel did not end.
     is_killed: Arc<AtomicBool>,
+    /// Whether its kernel may never end.
+    may_be_endless: Arc<AtomicBool>,
 }
 
 impl Player {
@@ -240,7 +242,9 @@ impl Player {
         let (said, ends) = channel();
         let is_killed = Arc::new(AtomicBool::new(false));
         let stdout = BufReader::new(child.stdout.take().unwrap());
+        let may_be_endless = Arc::new(AtomicBool::new(false));
         let (pid, killed) = (Pid::from_child(&child), Arc::clone(&is_killed));
+        let endless = Arc::clone(&may_be_endless);
         std::thread::spawn(move || {
             let count = Arc::new(AtomicU32::new(0));
             for line in stdout.lines().map_while(Result::ok) {
@@ -248,8 +252,9 @@ impl Player {
                     // A healthy launch may take long beside it, so another thread looks.
                     let (count, killed) = (Arc::clone(&count), Arc::clone(&killed));
                     let before = count.load(Ordering::Acquire);
+                    let limit = if endless.load(Ordering::Acquire) { ENDLESS } else { HANG };
                     std::thread::spawn(move || {
-                        std::thread::sleep(ENDLESS);
+                        std::thread::sleep(limit);
                         if count.load(Ordering::Acquire) == before {
                             killed.store(true, Ordering::Release);
                             let _ = kill_process(pid, Signal::KILL);
@@ -261,11 +266,13 @@ impl Player {
                 }
             }
         });
-        Player { seeds: child.stdin.take().unwrap(), child, ends, is_killed }
+        Player { seeds: child.stdin.take().unwrap(), child, ends, is_killed, may_be_endless }
     }
 
     /// What becomes of a seed's kernel, in words, beside healthy rounds.
     fn outcome(&mut self, seed: u64, healthy: &mut Healthy) -> Result<String, String> {
+        let may_be_endless = of_seed(seed).errors.contains(&TIMEOUT);
+        self.may_be_endless.store(may_be_endless, Ordering::Release);
         writeln!(self.seeds, "{seed}").map_err(|_| "the process has ended".to_owned())?;
         loop {
             healthy.round()?;

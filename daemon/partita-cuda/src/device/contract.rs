@@ -110,6 +110,23 @@ impl Device for CudaDevice {
         self.allocate_at(window, range, self.signals.place())
     }
 
+    fn allocate_words(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+    ) -> Result<bool, DeviceError> {
+        if !self.habits.words {
+            return Ok(false);
+        }
+        match self.allocate_at(window, range, Place::Host) {
+            Err(DeviceError::Unsupported(error)) => {
+                tracing::info!(%error, "no host memory for kernels: ends are read by copies");
+                Ok(false)
+            }
+            made => made.map(|()| true),
+        }
+    }
+
     fn memory_slack(&self, window: WindowId) -> u64 {
         self.windows.slack(window)
     }

@@ -179,7 +179,12 @@ impl CudaDevice {
         };
         let millijoules_before = monitor.as_ref().and_then(Monitor::millijoules);
         Ok(CudaDevice {
-            windows: Windows::new(&context, cell_bits, options.part, options.prepared_windows)?,
+            windows: Windows::new(
+                &context,
+                (cell_bits, options.part),
+                options.prepared_windows,
+                guards.contains,
+            )?,
             arrays: Arrays::new(&context, defers),
             locked: Locked::default(),
             zeros: Zeros::new(&context)?,

@@ -133,6 +133,9 @@ pub(crate) struct Habits {
     pub(crate) signals: SignalPath,
     /// Whether some calls wait for running grids, and hold up other calls meanwhile.
     pub(crate) waits: bool,
+    /// Whether kernels may reach host memory that is mapped into a window. CUDA promises it, so
+    /// only a test that failed says no.
+    pub(crate) words: bool,
     /// What users of the GPU do without, and why.
     pub(crate) limits: Vec<String>,
 }
@@ -144,7 +147,8 @@ const CONNECTIONS: u32 = 32;
 impl Habits {
     /// The habits of a GPU of which nothing is known.
     pub(crate) fn worst(signals: SignalPath) -> Habits {
-        Habits { connections: CONNECTIONS, signals, waits: true, limits: Vec::new() }
+        let (waits, words, limits) = (true, true, Vec::new());
+        Habits { connections: CONNECTIONS, signals, waits, words, limits }
     }
 
     /// The habits that follow from findings. Signals go by the wanted way where it works.
@@ -179,6 +183,7 @@ impl Habits {
                 ));
             }
         }
+        habits.words = find(Check::Mapped).is_none_or(|finding| finding.holds);
         let asked = Check::ALL.into_iter().filter(|check| check.calls().is_some());
         let waiting: Vec<Check> = asked.filter(|check| !holds(*check)).collect();
         habits.waits = !waiting.is_empty();
@@ -228,13 +233,16 @@ mod tests {
             connections: u32::MAX,
             signals: SignalPath::Copy,
             waits: false,
+            words: true,
             limits: Vec::new(),
         };
         let no = |check| Finding::new(check, false);
         let mapped = Habits { signals: SignalPath::Mapped, ..best.clone() };
         check(&[no(Check::Copies)], SignalPath::Copy, mapped.clone(), "by copies do not reach");
-        check(&[no(Check::Mapped)], SignalPath::Mapped, best.clone(), "signals by copies do");
+        let copies = Habits { words: false, ..best.clone() };
+        check(&[no(Check::Mapped)], SignalPath::Mapped, copies, "signals by copies do");
         let none = [no(Check::Copies), no(Check::Mapped)];
+        let mapped = Habits { words: false, ..mapped };
         check(&none, SignalPath::Mapped, mapped, "borders move between launches");
         let few = Finding { apart: Some(7), ..no(Check::Streams) };
         let seven = Habits { connections: 7, ..best.clone() };

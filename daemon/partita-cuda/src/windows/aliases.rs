@@ -150,6 +150,7 @@ impl Windows {
         let id = self.room_for_alias(home, range)?;
         let (start, end) = (range.start.0, range.end());
         let replaces = |piece: &Piece| Becomes::Alias.replaces(piece);
+        let (context, ignores_rights) = (Arc::clone(&self.context), self.ignores_rights);
         let window = self.make_way(id, [start, end], zeros, replaces)?;
         let Some(own) = window.own.get(&home.0) else {
             return Err(DeviceError::BadRange { address: home, bytes: range.bytes });
@@ -160,6 +161,12 @@ impl Windows {
         // What fills memory of another window is known by its address here.
         let (view, is_shared) = (own.start.unwrap_or(home.0), own.is_shared);
         own.physical.map_first(start, range.bytes).map_err(|failure| refused(&failure))?;
+        if ignores_rights
+            && let Err(failure) = context.give_access(start, range.bytes, Place::Device)
+        {
+            context.unmap(start, range.bytes).map_err(|failure| refused(&failure))?;
+            return Err(refused(&failure));
+        }
         window.pieces.insert(
             start,
             Piece {
@@ -228,7 +235,7 @@ impl Windows {
         Ok(id)
     }
 
-    /// Sets kernels' access to the memory that begins at an address.
+    /// Sets kernels' access to the memory that begins at an address, where rights are kept.
     pub(crate) fn protect(
         &mut self,
         address: DeviceAddress,
@@ -250,10 +257,10 @@ impl Windows {
                 "access rights of memory that shares its pages".to_owned(),
             ));
         };
-        if *now != access {
+        if *now != access && !self.ignores_rights {
             context.set_access(address.0, *bytes, access).map_err(|failure| refused(&failure))?;
-            *now = access;
         }
+        *now = access;
         Ok(())
     }
 }

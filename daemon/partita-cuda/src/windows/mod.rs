@@ -160,14 +160,17 @@ pub(crate) struct Windows {
     pool: Option<Pool>,
     windows: BTreeMap<WindowId, Window>,
     by_base: BTreeMap<u64, WindowId>,
+    /// Kernels reach memory that their program has made read-only or inaccessible: an access that
+    /// the hardware refuses would end the context.
+    ignores_rights: bool,
 }
 
 impl Windows {
     pub(crate) fn new(
         context: &Arc<Context>,
-        cell_bits: u32,
-        part: AddressPart,
+        (cell_bits, part): (u32, AddressPart),
         prepared: u8,
+        ignores_rights: bool,
     ) -> Result<Self, crate::OpenError> {
         let granularity = context.granularity()?;
         let addresses = Arc::default();
@@ -183,6 +186,7 @@ impl Windows {
             pool,
             windows: BTreeMap::new(),
             by_base: BTreeMap::new(),
+            ignores_rights,
         })
     }
 

@@ -324,7 +324,12 @@ impl Device for EmulatedGpu {
                 self.digest(news);
                 break;
             }
-            let end = (self.now + quantum).min(until).min(self.slice_end());
+            let mut end = (self.now + quantum).min(until).min(self.slice_end());
+            if self.options.timing == Timing::Off {
+                // The host may wait for a copy while kernels use all of its time.
+                let next = self.streams.next_end().filter(|&next| next > self.now);
+                end = next.map_or(end, |next| end.min(next));
+            }
             let executed = self.turn(end, &mut news);
             // Fronts that end inside the turn are served at the turn's end.
             self.now = end;

@@ -55,7 +55,7 @@ pub const QUANTUM_CYCLES: u64 = 256;
 const UNTIMED_QUANTUM_CYCLES: u64 = 2048;
 /// The duration in picoseconds of copies, fills and markers where time is not kept. It makes the
 /// times of two events differ.
-const UNTIMED_OPERATION: u64 = 1_000_000;
+const UNTIMED_OPERATION: u64 = 100_000;
 
 /// Whether time is kept.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

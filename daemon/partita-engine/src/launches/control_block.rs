@@ -1,11 +1,13 @@
 //! Control blocks: their memory, the signals that go in, the telemetry that comes out.
 //!
 //! Blocks lie in a window of the daemon's own and are reused. [`partita_model::control`] has the
-//! layout.
+//! layout. Where the device has host memory that kernels write, each of the first [`WORDS`] blocks
+//! has a word there for its launch's fault, so that ends need no copy from the device.
 
 use partita_device::{AddressRange, Device, DeviceError};
 use partita_model::control::{
-    self, ABORT, COMPLETED, EXHAUSTED, FAULT, Gates, NEXT, QUOTA, RETIRED, Shape, Telemetry,
+    self, ABORT, COMPLETED, EXHAUSTED, FAULT, FAULT_TO, Gates, NEXT, QUOTA, RETIRED, Shape,
+    Telemetry,
 };
 use partita_model::{DeviceAddress, SessionId, SmId, WindowId};
 use std::collections::BTreeMap;
@@ -13,6 +15,9 @@ use std::collections::BTreeMap;
 const BLOCKS_PER_SLAB: u64 = 64;
 /// Addresses for blocks: enough for a million of them on the largest GPU.
 const WINDOW_BYTES: u64 = 8 << 30;
+/// Blocks with a word for faults.
+const WORDS: u64 = 1 << 16;
+const WORD_BYTES: u64 = 4;
 
 /// The memory for control blocks.
 #[derive(Debug)]
@@ -28,6 +33,8 @@ pub(crate) struct BlockPool {
     /// kernel may reach its launch's block.
     blank: BTreeMap<SessionId, Vec<DeviceAddress>>,
     in_use: u64,
+    /// The words for faults.
+    words: Option<DeviceAddress>,
     buffer: Vec<u8>,
 }
 
@@ -37,6 +44,9 @@ impl BlockPool {
         let numbers = device.facts().sm_numbers();
         let block_bytes = control::block_bytes(numbers);
         let window = AddressRange { start, bytes: WINDOW_BYTES };
+        let bytes = WORDS * WORD_BYTES;
+        let words = DeviceAddress(window.end() - bytes);
+        let has_words = device.allocate_words(id, AddressRange { start: words, bytes })?;
         let buffer = vec![0; usize::try_from(block_bytes).expect("a block is a few kilobytes")];
         Ok(BlockPool {
             window,
@@ -47,6 +57,7 @@ impl BlockPool {
             free: Vec::new(),
             blank: BTreeMap::new(),
             in_use: 0,
+            words: has_words.then_some(words),
             buffer,
         })
     }
@@ -77,6 +88,11 @@ impl BlockPool {
         }
         let block = *self.free.last().expect("a slab was added");
         control::initial(shape, &mut self.buffer);
+        if let Some(word) = self.word_of(block) {
+            let at = usize::try_from(FAULT_TO).expect("offsets are small");
+            self.buffer[at..at + 8].copy_from_slice(&word.0.to_le_bytes());
+            device.poke(word, &[0; 4])?;
+        }
         device.poke(block, &self.buffer)?;
         self.free.pop();
         self.in_use += 1;
@@ -106,6 +122,26 @@ impl BlockPool {
         debug_assert!(!self.free.contains(&block) && self.in_use > 0);
         self.in_use -= 1;
         self.free.push(block);
+    }
+
+    /// Whether faults are told by words, because reads of blocks wait for the device.
+    pub(crate) fn has_words(&self) -> bool {
+        self.words.is_some()
+    }
+
+    /// The word for a block's fault.
+    fn word_of(&self, block: DeviceAddress) -> Option<DeviceAddress> {
+        let number = (block.0 - self.window.start.0) / self.block_bytes;
+        let words = self.words.filter(|_| number < WORDS)?;
+        Some(DeviceAddress(words.0 + number * WORD_BYTES))
+    }
+
+    /// The fault of a launch whose main grid has ended, as its word tells it; 0 for none. `None`
+    /// where the block has no word.
+    pub(crate) fn told(&self, device: &mut dyn Device, block: DeviceAddress) -> Option<u32> {
+        let mut bytes = [0; 4];
+        device.peek(self.word_of(block)?, &mut bytes).ok()?;
+        Some(u32::from_le_bytes(bytes))
     }
 
     fn add_slab(&mut self, device: &mut dyn Device) -> Result<(), DeviceError> {
@@ -145,13 +181,12 @@ impl BlockPool {
         device: &mut dyn Device,
         block: DeviceAddress,
     ) -> Result<u32, DeviceError> {
-        device.peek(block, &mut self.buffer)?;
-        Ok(self.u32_at(FAULT))
-    }
-
-    fn u32_at(&self, offset: u64) -> u32 {
-        let offset = usize::try_from(offset).expect("offsets are small");
-        u32::from_le_bytes(self.buffer[offset..offset + 4].try_into().expect("four bytes"))
+        if let Some(fault) = self.told(device, block) {
+            return Ok(fault);
+        }
+        let mut word = [0; 4];
+        device.peek(DeviceAddress(block.0 + FAULT), &mut word)?;
+        Ok(u32::from_le_bytes(word))
     }
 }
 
@@ -210,12 +245,12 @@ pub(crate) fn signal_completed(
     device.poke(DeviceAddress(block.0 + COMPLETED), &total.to_le_bytes())
 }
 
-/// CTAs that a running launch has completed.
+/// CTAs that a running launch has completed. `None`: it has not come yet.
 pub(crate) fn read_completed(
     device: &mut dyn Device,
     block: DeviceAddress,
-) -> Result<u64, DeviceError> {
+) -> Result<Option<u64>, DeviceError> {
     let mut word = [0; 8];
-    device.peek(DeviceAddress(block.0 + COMPLETED), &mut word)?;
-    Ok(u64::from_le_bytes(word))
+    let came = device.peek_lately(DeviceAddress(block.0 + COMPLETED), &mut word)?;
+    Ok(came.then(|| u64::from_le_bytes(word)))
 }

@@ -72,8 +72,10 @@ impl Launches {
         let (session, application) = (launch.place.session, launch.place.application);
         let (total, is_last) = (launch.spec.total(), launch.spec.is_last());
         let is_confined = launch.is_confined();
-        let says_all = Launches::end_says_all(launch, ok, is_open);
-        let verifies = turn.config().verify_ends;
+        let stoppable = launch.claims().filter(|_| launch.spec.kernel.gives_up);
+        let told = stoppable.and_then(|claims| self.blocks.told(turn.device, claims.block));
+        let says_all = Launches::end_says_all(launch, (ok, told), is_open);
+        let verifies = turn.config().verify_ends && !self.blocks.has_words();
         let Some(claims) = launch.claims_mut() else {
             let workspace = match &launch.run {
                 Run::Original(original) => original.workspace,
@@ -101,8 +103,12 @@ impl Launches {
             claims.seen.completed = total;
             claims.counted = total;
         }
-        // A device that does not tell is lost, and with it the launch.
-        if (!says_all || verifies)
+        let fault = told.filter(|&fault| fault != 0);
+        claims.seen.fault = fault.unwrap_or(claims.seen.fault);
+        // Of what has failed, or whose session has ended, no more need be known. A device that does
+        // not tell is lost, and with it the launch.
+        let asks = !says_all && fault.is_none() && is_open;
+        if (asks || verifies)
             && let Ok(seen) = self.blocks.read(turn.device, claims.block)
         {
             claims.counted = seen.completed;

@@ -228,9 +228,14 @@ impl Launches {
 
     /// Whether the end of a launch's main grid says all: no worker wrote a fault, and only the end
     /// of all CTAs ends the grid. Otherwise the control block has to be read.
-    pub(super) fn end_says_all(launch: &Launch, ok: bool, is_open: bool) -> bool {
+    pub(super) fn end_says_all(
+        launch: &Launch,
+        (ok, told): (bool, Option<u32>),
+        is_open: bool,
+    ) -> bool {
         let is_ordinary = |worker: &Worker| worker.helper_sent == Nanos::default();
-        ok && is_open && !launch.spec.kernel.gives_up && launch.worker().is_some_and(is_ordinary)
+        let has_no_fault = !launch.spec.kernel.gives_up || told == Some(0);
+        ok && is_open && has_no_fault && launch.worker().is_some_and(is_ordinary)
     }
 
     /// A launch may have begun to run.

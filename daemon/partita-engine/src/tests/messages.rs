@@ -79,6 +79,28 @@ fn the_end_is_read_where_a_kernel_may_give_up_or_ends_are_verified() {
 }
 
 #[test]
+fn a_word_tells_of_faults_without_a_read() {
+    let mut world = World::with_words(8);
+    let (good, _) = world.session();
+    let (bad, _) = world.session();
+    for session in [good, bad] {
+        // The policy looks at the first launch of an application.
+        messages(&mut world, session, SHORT);
+    }
+    world.engine.common.config.unsettled_tick = partita_model::Nanos(1_000_000);
+    assert_eq!(messages(&mut world, good, LONG).peeks, 0);
+    world.start(bad, 0, LONG, PLACES);
+    world.run_for(20);
+    world.device.give_up("long", 3);
+    world.device.messages = Messages::default();
+    assert_eq!((world.synchronize(bad), world.device.messages.peeks), (716, 0));
+    // The block's next launch finds a clean word.
+    world.start(good, 0, LONG, PLACES);
+    assert_eq!(world.synchronize(good), 0);
+    world.finish();
+}
+
+#[test]
 fn parts_of_a_launch_are_written_once_each() {
     let (mut world, session) = world();
     world.engine.set_originals(Originals::Never);

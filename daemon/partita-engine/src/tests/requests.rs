@@ -490,10 +490,10 @@ fn kernels_without_a_fence_need_a_right() {
 /// What a kernel has met with is in its control block; nothing else tells.
 #[test]
 fn a_kernel_that_gives_up_fails_its_session() {
-    for (kernel, name, fault, code) in
-        [(LONG, "long", 1, 719), (LONG, "long", 2, 710), (TICKET, "ticket", 1, 719)]
-    {
-        let mut world = World::new(4);
+    let kernels = [(LONG, "long", 1, 719), (LONG, "long", 2, 710), (TICKET, "ticket", 1, 719)];
+    let worlds = kernels.iter().flat_map(|kernel| [(kernel, false), (kernel, true)]);
+    for (&(kernel, name, fault, code), has_words) in worlds {
+        let mut world = if has_words { World::with_words(4) } else { World::new(4) };
         let (bad, _) = world.session();
         let (good, _) = world.session();
         world.start(good, 0, SHORT, 200);

@@ -165,7 +165,18 @@ impl World {
     }
 
     pub(crate) fn with_config(sm_count: u16, config: EngineConfig) -> Self {
+        World::on(FakeDevice::new(sm_count), config)
+    }
+
+    /// A world whose device tells faults by words.
+    pub(crate) fn with_words(sm_count: u16) -> Self {
         let mut device = FakeDevice::new(sm_count);
+        device.has_words = true;
+        let window = Some(partita_model::Bytes(1 << 26));
+        World::on(device, EngineConfig { window, ..EngineConfig::default() })
+    }
+
+    fn on(mut device: FakeDevice, config: EngineConfig) -> Self {
         let engine = Engine::new(config, &mut device).unwrap();
         World {
             engine,

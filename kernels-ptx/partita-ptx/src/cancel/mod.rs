@@ -390,7 +390,7 @@ fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
 struct Cancel {
     carry: Carry,
     control: Name,
-    temporaries: [(Name, Type); 3],
+    temporaries: [(Name, Type); 4],
     ends: Ends,
 }
 
@@ -403,6 +403,7 @@ struct Scope {
     rounds: Reg,
     word: Reg,
     flag: Reg,
+    to: Reg,
 }
 
 #[derive(Clone, Copy)]
@@ -420,6 +421,7 @@ impl Cancel {
             name("%pw_rounds", Type::B32),
             name("%pw_word", Type::B32),
             name("%pw_go", Type::Pred),
+            name("%pw_to", Type::B64),
         ];
         Self { carry, control: module.names.fresh("pw_control"), temporaries, ends }
     }
@@ -495,10 +497,10 @@ impl Cancel {
         mut out: Vec<Stmt>,
     ) {
         let waits = waits(module, body, self.ends);
-        let [rounds, word, flag] =
+        let [rounds, word, flag, to] =
             self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
         emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(PERIOD)]);
-        let scope = Scope { control: block, slot: kind, rounds, word, flag };
+        let scope = Scope { control: block, slot: kind, rounds, word, flag, to };
         let mut before = None;
         for (stmt, waits) in std::mem::take(&mut body.stmts).into_iter().zip(waits) {
             let Stmt::Inst(inst) = stmt else {
@@ -559,7 +561,7 @@ impl Scope {
         out: &mut Vec<Stmt>,
     ) {
         drop_arguments(module, body, inst, out);
-        let word = Operand::Reg(self.word);
+        let [word, flag, to] = [self.word, self.flag, self.to].map(Operand::Reg);
         let on = label(module, body);
         if let Some(guard) = inst.guard {
             branch(module, body, out, Guard { negated: !guard.negated, ..guard }, on);
@@ -567,6 +569,15 @@ impl Scope {
         let first =
             [word, self.at(control::FAULT), Operand::Int(0), Operand::Int(u64::from(fault))];
         emit(module, body, out, "atom.global.cas.b32", &first);
+        emit(module, body, out, "ld.global.u64", &[to, self.at(control::FAULT_TO)]);
+        emit(module, body, out, "setp.eq.u32", &[flag, word, Operand::Int(0)]);
+        emit(module, body, out, "setp.ne.and.u64", &[flag, to, Operand::Int(0), flag]);
+        emit(module, body, out, "mov.u32", &[word, Operand::Int(u64::from(fault))]);
+        let there = Operand::Mem(Base::Reg(self.to), 0);
+        emit(module, body, out, "st.volatile.global.u32", &[there, word]);
+        if let Some(Stmt::Inst(store)) = out.last_mut() {
+            store.guard = Some(Guard { reg: self.flag, negated: false });
+        }
         emit(module, body, out, "mov.u32", &[word, Operand::Int(1)]);
         emit(module, body, out, "st.volatile.global.u32", &[self.at(control::ABORT), word]);
         let none_left = [self.at(control::NEXT), Operand::Int(control::EXHAUSTED)];

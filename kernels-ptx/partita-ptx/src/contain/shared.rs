@@ -19,27 +19,28 @@ pub(super) enum Apart {
     Own,
     /// It lies in the shared memory of any CTA.
     Any,
-    /// It lies neither in global nor in local memory, and there is no third.
-    Else,
+    /// It lies neither in global nor in local memory, nor among the constants and parameters where
+    /// the module makes generic addresses of these.
+    Else { constants: bool, parameters: bool },
 }
 
 impl Apart {
     pub(super) fn of(module: &Module) -> Apart {
         let bodies = module.funcs.iter().filter_map(|func| func.body.as_ref());
         let forms = bodies.flat_map(|body| body.insts()).map(|(_, inst)| module.form(inst));
-        let (mut others, mut thirds) = (false, false);
+        let (mut others, mut constants, mut parameters) = (false, false, false);
         for form in forms {
             others |= matches!(form.op, Op::Mapa | Op::Getctarank) || form.has(Mod::Cluster);
             others |= form.mods.contains(&Mod::Space(Space::SharedCluster));
-            thirds |= form.op == Op::Cvta
-                && form.space().is_some_and(|space| space.is_param() || space == Space::Const);
+            let space = form.space().filter(|_| form.op == Op::Cvta);
+            constants |= space == Some(Space::Const);
+            parameters |= space.is_some_and(Space::is_param);
         }
         let is_new = module.sm().is_some_and(|sm| sm >= 90);
         match others {
             true => Apart::Own,
             false if is_new && module.version >= (Version { major: 7, minor: 8 }) => Apart::Any,
-            false if thirds => Apart::Own,
-            false => Apart::Else,
+            false => Apart::Else { constants, parameters },
         }
     }
 
@@ -54,10 +55,17 @@ impl Apart {
         match self {
             Apart::Own => emit(module, body, out, "isspacep.shared", &[some, far]),
             Apart::Any => emit(module, body, out, "isspacep.shared::cluster", &[some, far]),
-            Apart::Else => {
+            Apart::Else { constants, parameters } => {
                 emit(module, body, out, "isspacep.global", &[some, far]);
-                emit(module, body, out, "isspacep.local", &[other, far]);
-                emit(module, body, out, "or.pred", &[some, some, other]);
+                let asked = [
+                    (true, "isspacep.local"),
+                    (constants, "isspacep.const"),
+                    (parameters, "isspacep.param"),
+                ];
+                for (_, ask) in asked.into_iter().filter(|(is_needed, _)| *is_needed) {
+                    emit(module, body, out, ask, &[other, far]);
+                    emit(module, body, out, "or.pred", &[some, some, other]);
+                }
                 emit(module, body, out, "not.pred", &[some, some]);
             }
         }
@@ -136,11 +144,13 @@ mod tests {
     fn addresses_of_other_ctas_pass_only_where_the_module_may_have_right_ones() {
         let load = "ld.u32 %r, [%d1];";
         assert_eq!(of("8.0\n.target sm_90", load), Apart::Any);
-        assert_eq!(of("8.0\n.target sm_80", load), Apart::Else);
-        assert_eq!(of("7.7\n.target sm_80", load), Apart::Else);
+        let plain = Apart::Else { constants: false, parameters: false };
+        assert_eq!(of("8.0\n.target sm_80", load), plain);
+        assert_eq!(of("7.7\n.target sm_80", load), plain);
         let mapped = format!("mapa.u64 %d2, %d1, 1; {load}");
         assert_eq!(of("8.0\n.target sm_90", &mapped), Apart::Own);
         let parameter = format!("cvta.param.u64 %d2, p; {load}");
-        assert_eq!(of("7.7\n.target sm_80", &parameter), Apart::Own);
+        let both = Apart::Else { constants: false, parameters: true };
+        assert_eq!(of("7.7\n.target sm_80", &parameter), both);
     }
 }

@@ -70,6 +70,18 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn allocate_words(
+        &mut self,
+        window: WindowId,
+        range: AddressRange,
+    ) -> Result<bool, DeviceError> {
+        if self.has_words {
+            self.allocate(window, range)?;
+            self.words = Some(range);
+        }
+        Ok(self.has_words)
+    }
+
     fn memory_slack(&self, window: WindowId) -> u64 {
         let live = self.live(window);
         let kept = self.pieces(&live).len() as u64 * self.piece;
@@ -205,8 +217,9 @@ impl Device for FakeDevice {
     }
 
     fn peek(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<(), DeviceError> {
-        self.messages.peeks += 1;
         let bytes = into.len();
+        let is_word = self.words.is_some_and(|words| words.contains(address, bytes as u64));
+        self.messages.peeks += usize::from(!is_word);
         let error = DeviceError::BadRange { address, bytes: u64::try_from(bytes).unwrap() };
         into.copy_from_slice(self.span(address.0, bytes).ok_or(error)?);
         Ok(())

@@ -16,7 +16,7 @@ mod scheduler;
 mod streams;
 
 use partita_device::{AddressRange, Event, GridSpec, Outcome, Phase, VariableFacts, Work};
-use partita_model::control::{ABORT, EXHAUSTED, FAULT, NEXT, QUOTA};
+use partita_model::control::{ABORT, EXHAUSTED, FAULT, FAULT_TO, NEXT, QUOTA};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
     ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, SmId, SmSet, StreamId,
@@ -157,6 +157,9 @@ pub(crate) struct FakeDevice {
     pub(crate) can_cancel: bool,
     /// How long a look at memory takes, in nanoseconds, where looks take time.
     pub(crate) look_time: Option<u64>,
+    /// Whether it has host memory that kernels write, and what of it is live.
+    pub(crate) has_words: bool,
+    words: Option<AddressRange>,
     /// Looks by address: when they are over, and what was there when they began.
     pub(crate) looks: BTreeMap<u64, (u64, Vec<u8>)>,
     /// The LLC's hit rate that it tells of every window, and those that have ended.
@@ -244,6 +247,8 @@ impl FakeDevice {
             gated: SmSet::EMPTY,
             can_cancel: true,
             look_time: None,
+            has_words: false,
+            words: None,
             looks: BTreeMap::new(),
             loading_waits: false,
             may_leave: false,
@@ -281,6 +286,10 @@ impl FakeDevice {
         self.put(block + FAULT, 4, fault);
         self.put(block + ABORT, 4, 1);
         self.put(block + NEXT, 8, EXHAUSTED);
+        let word = self.get(block + FAULT_TO, 8);
+        if word != 0 {
+            self.put(word, 4, fault);
+        }
     }
 
     /// Workers of a running kernel on one SM, at most, by its control block; 0: no limit.
