@@ -304,7 +304,8 @@ fn running_kernels_see_pokes_and_streams_see_values() {
 #[test]
 fn words_that_kernels_write_are_read_without_a_call() {
     let fake = Fake::new();
-    let mut world = fake.world();
+    let signals = partita_cuda_device::SignalPath::Mapped;
+    let mut world = fake.world_with(&Options { signals, ..fake.options() });
     world.load(1, &module_of(&["store_it"])).unwrap();
     let start = DeviceAddress(world.base.0);
     let made = world.device.allocate_words(WINDOW, AddressRange { start, bytes: 4096 });

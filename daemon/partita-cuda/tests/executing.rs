@@ -5,7 +5,7 @@
 #![expect(unsafe_code, reason = "the driver is a C library")]
 #![expect(clippy::unwrap_used, reason = "only tests use it")]
 
-use partita_cuda_device::{CudaDevice, Guarding, Options};
+use partita_cuda_device::{CudaDevice, Guarding, Options, SignalPath};
 use partita_device::{
     Activity, AddressRange, Aliasing, Confinement, Confining, Device, DeviceError, Event,
     FaultKind, GridSpec, Horizon, HostMemory, HostSpan, Outcome, Phase, Textures, Work,
@@ -156,6 +156,10 @@ impl World {
     }
 
     fn with(guards: Guarding) -> World {
+        World::opened(Options { guards, ..Options::default() })
+    }
+
+    fn opened(options: Options) -> World {
         let turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
         let folder = tempfile::tempdir().unwrap();
         let built = std::env::current_exe().unwrap();
@@ -170,8 +174,7 @@ impl World {
             unsafe { library.get("emulated_driver_switches") }.unwrap();
         // SAFETY: a string.
         assert_eq!(unsafe { choose(SWITCHES.as_ptr()) }, 0);
-        let options =
-            Options { guards, library: Some(path.clone()), nvml: Some(path), ..Options::default() };
+        let options = Options { library: Some(path.clone()), nvml: Some(path), ..options };
         let mut device = CudaDevice::open(&options).unwrap();
         let base = device.reserve(WINDOW, 64 << 20).unwrap();
         for stream in 0..4 {
@@ -565,7 +568,7 @@ fn memory_without_rights_ends_no_context(world: &mut World) {
 
 #[test]
 fn the_host_reads_words_that_kernels_write() {
-    let mut world = World::new();
+    let mut world = World::opened(Options { signals: SignalPath::Mapped, ..Options::default() });
     let (start, bytes) = (DeviceAddress(world.base.0 + (32 << 20)), 64 << 10);
     let made = world.device.allocate_words(WINDOW, AddressRange { start, bytes });
     assert_eq!(made, Ok(true));

@@ -69,7 +69,8 @@ pub trait Aliasing {
     fn alias(&mut self, home: DeviceAddress, range: AddressRange) -> Result<(), DeviceError>;
 
     /// Sets what kernels may do to the allocation or alias that begins at `address`. Before,
-    /// everything is allowed.
+    /// everything is allowed. A device whose kernels are guarded against faults
+    /// ([`crate::Guards::contains`]) may allow more.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`] where none begins there; [`DeviceError::Unsupported`] for an

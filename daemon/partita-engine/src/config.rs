@@ -36,7 +36,7 @@ pub struct EngineConfig {
     pub profiling: bool,
     /// Whether the control block is read at every end of workers, to find CTAs that were lost
     /// because of a bug in a form. The read is a message to the device and costs a launch's time.
-    /// Devices with words for faults ([`partita_device::Device::allocate_words`]) are not asked.
+    /// On devices with words for faults ([`partita_device::Device::allocate_words`]) each 16th.
     pub verify_ends: bool,
     /// When kernels run as they were written although they have another form.
     pub originals: Originals,

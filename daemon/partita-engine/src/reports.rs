@@ -55,7 +55,7 @@ impl Engine {
 
     /// CTAs of original work that an application has completed at this moment: what
     /// [`Engine::application_reports`] says and what its running launches have done since the
-    /// engine looked at them. Where looks at the device take a while, the next call tells these.
+    /// engine looked at them.
     #[must_use]
     pub fn ctas_completed_now(&self, device: &mut dyn Device, id: ApplicationId) -> u64 {
         let told = self.machines.observer.account(id).map_or(0, |account| account.ctas_completed());

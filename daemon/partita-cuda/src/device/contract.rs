@@ -119,7 +119,7 @@ impl Device for CudaDevice {
             return Ok(false);
         }
         match self.allocate_at(window, range, Place::Host) {
-            Err(DeviceError::Unsupported(error)) => {
+            Err(error @ (DeviceError::Unsupported(_) | DeviceError::OutOfMemory { .. })) => {
                 tracing::info!(%error, "no host memory for kernels: ends are read by copies");
                 Ok(false)
             }

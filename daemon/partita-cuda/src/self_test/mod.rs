@@ -133,8 +133,8 @@ pub(crate) struct Habits {
     pub(crate) signals: SignalPath,
     /// Whether some calls wait for running grids, and hold up other calls meanwhile.
     pub(crate) waits: bool,
-    /// Whether kernels may reach host memory that is mapped into a window. CUDA promises it, so
-    /// only a test that failed says no.
+    /// Whether kernels and the host share host memory that is mapped into a window: where a test
+    /// says so, or signals are wanted there.
     pub(crate) words: bool,
     /// What users of the GPU do without, and why.
     pub(crate) limits: Vec<String>,
@@ -147,7 +147,7 @@ const CONNECTIONS: u32 = 32;
 impl Habits {
     /// The habits of a GPU of which nothing is known.
     pub(crate) fn worst(signals: SignalPath) -> Habits {
-        let (waits, words, limits) = (true, true, Vec::new());
+        let (waits, words, limits) = (true, signals == SignalPath::Mapped, Vec::new());
         Habits { connections: CONNECTIONS, signals, waits, words, limits }
     }
 
@@ -183,7 +183,12 @@ impl Habits {
                 ));
             }
         }
-        habits.words = find(Check::Mapped).is_none_or(|finding| finding.holds);
+        habits.words = find(Check::Mapped).map_or(habits.words, |finding| finding.holds);
+        if find(Check::Mapped).is_some() && !habits.words {
+            let text = "no memory is shared with running kernels: ends of kernels that may stop \
+                        themselves wait for copies";
+            habits.limits.push(text.to_owned());
+        }
         let asked = Check::ALL.into_iter().filter(|check| check.calls().is_some());
         let waiting: Vec<Check> = asked.filter(|check| !holds(*check)).collect();
         habits.waits = !waiting.is_empty();

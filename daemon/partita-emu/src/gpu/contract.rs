@@ -327,8 +327,7 @@ impl Device for EmulatedGpu {
             let mut end = (self.now + quantum).min(until).min(self.slice_end());
             if self.options.timing == Timing::Off {
                 // The host may wait for a copy while kernels use all of its time.
-                let next = self.streams.next_end().filter(|&next| next > self.now);
-                end = next.map_or(end, |next| end.min(next));
+                end = self.streams.next_end_after(self.now).map_or(end, |next| end.min(next));
             }
             let executed = self.turn(end, &mut news);
             // Fronts that end inside the turn are served at the turn's end.

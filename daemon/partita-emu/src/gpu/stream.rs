@@ -129,12 +129,20 @@ impl Streams {
     /// The first end of an operation whose time is known.
     #[must_use]
     pub fn next_end(&self) -> Option<u64> {
-        self.working()
-            .filter_map(|(_, stream)| match &stream.front {
-                Some((_, Front::Until(time, _))) => Some(*time),
-                _ => None,
-            })
-            .min()
+        self.ends().min()
+    }
+
+    /// The first end after a time. An operation whose time has come may be held back.
+    #[must_use]
+    pub fn next_end_after(&self, time: u64) -> Option<u64> {
+        self.ends().filter(|&end| end > time).min()
+    }
+
+    fn ends(&self) -> impl Iterator<Item = u64> {
+        self.working().filter_map(|(_, stream)| match &stream.front {
+            Some((_, Front::Until(time, _))) => Some(*time),
+            _ => None,
+        })
     }
 
     /// Where the words are that fronts wait for.

@@ -136,8 +136,8 @@ impl BlockPool {
         Some(DeviceAddress(words.0 + number * WORD_BYTES))
     }
 
-    /// The fault of a launch whose main grid has ended, as its word tells it; 0 for none. `None`
-    /// where the block has no word.
+    /// The fault of a launch whose main grid has ended, as its word tells it; 0 for none. A helper
+    /// grid's fault may come later. `None` where the block has no word.
     pub(crate) fn told(&self, device: &mut dyn Device, block: DeviceAddress) -> Option<u32> {
         let mut bytes = [0; 4];
         device.peek(self.word_of(block)?, &mut bytes).ok()?;
@@ -245,12 +245,12 @@ pub(crate) fn signal_completed(
     device.poke(DeviceAddress(block.0 + COMPLETED), &total.to_le_bytes())
 }
 
-/// CTAs that a running launch has completed. `None`: it has not come yet.
+/// CTAs that a running launch has completed.
 pub(crate) fn read_completed(
     device: &mut dyn Device,
     block: DeviceAddress,
-) -> Result<Option<u64>, DeviceError> {
+) -> Result<u64, DeviceError> {
     let mut word = [0; 8];
-    let came = device.peek_lately(DeviceAddress(block.0 + COMPLETED), &mut word)?;
-    Ok(came.then(|| u64::from_le_bytes(word)))
+    device.peek(DeviceAddress(block.0 + COMPLETED), &mut word)?;
+    Ok(u64::from_le_bytes(word))
 }

@@ -428,7 +428,7 @@ impl Launch {
             return counters.map_or(0, |counters| counters.ctas);
         };
         match control_block::read_completed(device, claims.block) {
-            Ok(completed) => completed.unwrap_or(0).saturating_sub(claims.counted),
+            Ok(completed) => completed.saturating_sub(claims.counted),
             // The device is lost: nothing counts any more.
             Err(_) => 0,
         }

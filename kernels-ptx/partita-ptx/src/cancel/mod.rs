@@ -9,7 +9,8 @@
 //! when the flag is set.
 //!
 //! `trap` and `__assertfail` would end the whole context, and every tenant with it. The pass makes
-//! them write the fault into the [control block](crate::control), set the abort flag and exit.
+//! them write the fault into the [control block](crate::control), and to the word that it names,
+//! set the abort flag and exit.
 //!
 //! A loop sees what others write by these reads ([`waits`]):
 //!
@@ -551,7 +552,8 @@ impl Scope {
         out.push(Stmt::Label(on));
     }
 
-    /// Marks the launch as faulted (the first fault stays), stops it, and exits.
+    /// Marks the launch as faulted (the first fault stays, and goes to the block's word), stops it,
+    /// and exits.
     fn fault(
         &self,
         module: &mut Module,

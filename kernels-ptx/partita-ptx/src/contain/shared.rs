@@ -8,7 +8,7 @@
 use super::{Emitter, Regs};
 use crate::carry::emit;
 use crate::ir::{
-    Base, Body, Mod, Module, Op, Operand, Part, Space, Special, Stmt, Symbol, Version,
+    Base, Body, Init, Mod, Module, Op, Operand, Part, Space, Special, Stmt, Symbol, Version,
 };
 
 /// How a generic address of shared memory is told from others.
@@ -36,6 +36,8 @@ impl Apart {
             constants |= space == Some(Space::Const);
             parameters |= space.is_some_and(Space::is_param);
         }
+        let mut initial = module.vars.iter().filter_map(|var| var.init.as_ref());
+        constants |= initial.any(|init| names_constant(module, init));
         let is_new = module.sm().is_some_and(|sm| sm >= 90);
         match others {
             true => Apart::Own,
@@ -69,6 +71,16 @@ impl Apart {
                 emit(module, body, out, "not.pred", &[some, some]);
             }
         }
+    }
+}
+
+/// Whether an initialiser has the generic address of a constant.
+fn names_constant(module: &Module, init: &Init) -> bool {
+    match init {
+        Init::List(list) => list.iter().any(|init| names_constant(module, init)),
+        Init::Mask(_, init) => names_constant(module, init),
+        Init::Generic(Symbol::Var(var), _) => module.var(*var).space == Space::Const,
+        _ => false,
     }
 }
 
@@ -133,8 +145,9 @@ mod tests {
     use super::Apart;
 
     fn of(head: &str, body: &str) -> Apart {
+        let size = if head.contains("address_size") { "" } else { "\n.address_size 64" };
         let source = format!(
-            ".version {head}\n.address_size 64\n.visible .entry k(.param .u64 p)\n{{\n\
+            ".version {head}{size}\n.visible .entry k(.param .u64 p)\n{{\n\
              .reg .b64 %d<3>; .reg .b32 %r; ld.param.u64 %d1, [p]; {body}\nret;\n}}"
         );
         Apart::of(&crate::parse(&source).unwrap())
@@ -152,5 +165,9 @@ mod tests {
         let parameter = format!("cvta.param.u64 %d2, p; {load}");
         let both = Apart::Else { constants: false, parameters: true };
         assert_eq!(of("7.7\n.target sm_80", &parameter), both);
+        let named = "8.0\n.target sm_80\n.address_size 64\n.const .u32 c[2];\n\
+                     .global .u64 t[2] = {0, generic(c)};";
+        let of_constants = Apart::Else { constants: true, parameters: false };
+        assert_eq!(of(named, load), of_constants);
     }
 }
