@@ -91,7 +91,7 @@ $AGAIN:
 }
 ";
 
-/// `say` prints its CTA's number several times.
+/// `say` prints its CTA's number as often as asked.
 const PRINTS: &str = r"
 .version 7.0
 .target sm_75
@@ -115,6 +115,8 @@ const PRINTS: &str = r"
 	cvta.global.u64 %name, %name;
 	st.local.u32 [%depot], %cta;
 	st.local.u64 [%depot+8], %name;
+	setp.eq.u64 %more, %left, 0;
+	@%more ret;
 $AGAIN:
 	{
 	.param .b64 p;
@@ -202,6 +204,14 @@ impl World {
         let watch: libloading::Symbol<'_, extern "C" fn()> =
             unsafe { self.library.get("emulated_driver_watch") }.unwrap();
         watch();
+    }
+
+    /// Calls of this thread that have waited for what was in a stream.
+    fn awaited(&self) -> u64 {
+        // SAFETY: the library's own function.
+        let awaited: libloading::Symbol<'_, extern "C" fn() -> u64> =
+            unsafe { self.library.get("emulated_driver_awaited") }.unwrap();
+        awaited()
     }
 
     /// Calls of this thread that might have waited for grids.
@@ -509,6 +519,14 @@ fn what_kernels_print_is_told() {
     let (lines, notices) = say(1, 5_000);
     assert_eq!((lines.len(), notices), (4_096, 1), "the ring has 4,096 slots");
     assert_eq!(say(2, 1), (of(&[0, 1]), 0));
+    world.watch();
+    let before = world.awaited();
+    for _ in 0..3 {
+        let launch = GridSpec { module, ..grid("say", 4, [0, 0]) };
+        let silent = world.enqueue(0, Work::Launch(launch));
+        assert_eq!(world.finish(silent), Outcome::Complete);
+    }
+    assert_eq!(world.awaited(), before, "the owner waits for no copy");
 }
 
 #[test]

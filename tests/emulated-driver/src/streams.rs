@@ -132,6 +132,7 @@ impl Driver {
     /// Waits until a stream is empty.
     pub fn synchronize(&self, stream: u64) -> Result<(), Status> {
         let stream = self.stream(stream)?;
+        self.awaits_stream();
         if stream.lasts() {
             self.waits(true, "the stream has more than copies");
         }

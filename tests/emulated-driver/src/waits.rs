@@ -11,6 +11,7 @@ use crate::driver::Driver;
 use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::ffi::{c_char, c_int};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 /// How a thread is watched.
@@ -30,6 +31,8 @@ thread_local! {
 }
 
 static FOUND: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+/// Calls of watched threads that waited for what was in a stream.
+static AWAITED: AtomicU64 = AtomicU64::new(0);
 
 /// A call begins on this thread.
 pub fn enter(name: &'static str) {
@@ -48,6 +51,13 @@ impl Driver {
             Watch::Waits
         } else {
             Watch::Off
+        }
+    }
+
+    /// This thread waits for what is in a stream, if only for copies.
+    pub fn awaits_stream(&self) {
+        if self.watch() != Watch::Off {
+            AWAITED.fetch_add(1, Ordering::Relaxed);
         }
     }
 
@@ -70,6 +80,12 @@ impl Driver {
 pub extern "C" fn emulated_driver_watch() {
     FOUND.lock().unwrap_or_else(PoisonError::into_inner).clear();
     IS_WATCHED.set(true);
+}
+
+/// Calls of watched threads that have waited for what was in a stream.
+#[unsafe(no_mangle)]
+pub extern "C" fn emulated_driver_awaited() -> u64 {
+    AWAITED.load(Ordering::Relaxed)
 }
 
 /// Writes the calls that were found, one a line, as far as they fit into `room` bytes. Returns

@@ -396,7 +396,7 @@ impl CudaDevice {
         if self.phases.phase() == Phase::Closed {
             return Ok(());
         }
-        let (windows, zeros) = (&self.windows, &self.zeros);
+        let (windows, zeros, printing) = (&self.windows, &self.zeros, &self.printing);
         let mut rest = Rest {
             modules: &self.modules,
             placed: &self.placed,
@@ -406,6 +406,7 @@ impl CudaDevice {
             drains: self.phases.phase() == Phase::Draining,
             now: self.clock.now(),
             place_of: &|address| windows.place_of(DeviceAddress(address), 8),
+            count_of: &|module, kernel| printing.get(&module)?.count_for(kernel),
         };
         let result = self.streams.submit(&mut rest, ended);
         for memory in self.locked.take_wanted() {

@@ -40,15 +40,24 @@ impl Printing {
         let records = Records::default();
         (!kernels.is_empty()).then_some(Printing { kernels, state, ring, records })
     }
+
+    /// The address of the count of what was printed, where a kernel may print.
+    pub(super) fn count_for(&self, kernel: &str) -> Option<u64> {
+        self.kernels.contains(kernel).then_some(self.state)
+    }
 }
 
 impl CudaDevice {
     /// What the kernels of ended operations have printed.
     pub(super) fn outputs(&mut self, ended: &[Ended]) -> Vec<Event> {
         let mut events = Vec::new();
-        for Ended { operation, kernel, .. } in ended {
+        for Ended { operation, kernel, count, .. } in ended {
             let Some((module, kernel)) = kernel else { continue };
-            let prints = |printing: &Printing| printing.kernels.contains(kernel);
+            // Most kernels that may print say nothing, and the owner would wait for a copy.
+            let prints = |printing: &Printing| {
+                printing.kernels.contains(kernel)
+                    && !count.is_some_and(|count| printing.records.are_read(count))
+            };
             if !self.printing.get(module).is_some_and(prints) {
                 continue;
             }

@@ -1,7 +1,7 @@
 //! The ends of operations.
 
 use super::parts::SMALL;
-use super::{Ended, Streams};
+use super::{COUNT_BYTES, Ended, Streams};
 use crate::clock::Clock;
 use crate::driver::Failure;
 use partita_device::Outcome;
@@ -67,8 +67,14 @@ impl Streams {
                     self.events.push(flight.event);
                 }
                 let (operation, outcome) = (flight.operation, flight.outcome);
+                let count = flight.count.map(|place| {
+                    let mut bytes = [0; COUNT_BYTES];
+                    self.counts.read(place, &mut bytes);
+                    self.free_counts.push(place);
+                    u32::from_le_bytes(bytes)
+                });
                 if !flight.is_part {
-                    ended.push(Ended { operation, time, outcome, kernel: flight.kernel });
+                    ended.push(Ended { operation, time, outcome, kernel: flight.kernel, count });
                 } else if outcome != Outcome::Complete {
                     self.fail_rest(id, operation, outcome, time, ended);
                 }
@@ -93,7 +99,7 @@ impl Streams {
             rest.outcome = outcome;
         } else if stream.queue.front().is_some_and(|head| head.operation == operation) {
             self.take_head(id);
-            ended.push(Ended { operation, time, outcome, kernel: None });
+            ended.push(Ended { operation, time, outcome, kernel: None, count: None });
         }
     }
 }

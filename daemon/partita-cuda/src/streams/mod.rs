@@ -44,6 +44,11 @@ const TURN: u32 = 64;
 /// driver takes about 1,024; one call more waits, and the thread that owns the device with it.
 const DEPTH: usize = 896;
 
+/// Bytes of the count of what was printed.
+const COUNT_BYTES: usize = 4;
+/// Kernels that may print on the device, of which counts are copied.
+const COUNTS: usize = 1024;
+
 /// The most awaited values that one round reads.
 const LOOKS: usize = 4;
 
@@ -67,6 +72,8 @@ struct Flight {
     outcome: Outcome,
     kernel: Option<(ModuleId, Arc<str>)>,
     staging: Option<Arc<Pinned>>,
+    /// The place in the counts' memory for a copy behind a kernel that may print.
+    count: Option<usize>,
     /// A session's page-locked memory that the operation copies from or to.
     _registered: Option<Arc<Registered>>,
 }
@@ -123,6 +130,8 @@ pub(crate) struct Rest<'a> {
     pub(crate) now: Nanos,
     /// Finds the place of an awaited word.
     pub(crate) place_of: &'a dyn Fn(u64) -> Option<Place>,
+    /// Finds the count of what a kernel's module has printed, where the kernel may print.
+    pub(crate) count_of: &'a dyn Fn(ModuleId, &str) -> Option<u64>,
 }
 
 /// An operation that has ended.
@@ -132,6 +141,8 @@ pub(crate) struct Ended {
     pub(crate) outcome: Outcome,
     /// The kernel of a grid that was on the device.
     pub(crate) kernel: Option<(ModuleId, Arc<str>)>,
+    /// The count of what its module had printed at its end, where it is known.
+    pub(crate) count: Option<u32>,
 }
 
 pub(crate) struct Streams {
@@ -154,6 +165,9 @@ pub(crate) struct Streams {
     events: Vec<Arc<Event>>,
     small: Vec<Arc<Pinned>>,
     large: Vec<Arc<Pinned>>,
+    /// Memory for the counts of what kernels have printed, and its free places.
+    counts: Pinned,
+    free_counts: Vec<usize>,
     /// Whether an operation waits for an event on a lane that shares its connection.
     awaits_event: bool,
     /// Streams that may read their awaited value in this round, and the last one that did.
@@ -195,6 +209,8 @@ impl Streams {
             events: Vec::new(),
             small: pieces(SMALL)?,
             large: pieces(LARGE)?,
+            counts: Pinned::new(context, COUNTS * COUNT_BYTES)?,
+            free_counts: (0..COUNTS).map(|number| number * COUNT_BYTES).collect(),
             awaits_event: false,
             lookers: BTreeSet::new(),
             last_looker: None,
@@ -372,7 +388,7 @@ impl Streams {
                 Outcome::Complete
             };
             let (operation, time) = (head.operation, rest.now);
-            ended.push(Ended { operation, time, outcome, kernel: None });
+            ended.push(Ended { operation, time, outcome, kernel: None, count: None });
             return Ok(Step::Gone);
         }
         if rest.drains && !goes_on {
@@ -423,6 +439,16 @@ impl Streams {
                 }
             }
         }
+        let count = kernel.as_ref().and_then(|(module, name)| (rest.count_of)(*module, name));
+        // Without a place, or a copy, the host reads the count itself.
+        let count = count.and_then(|at| {
+            let place = self.free_counts.pop()?;
+            let copied = target.copy_to_host(&self.counts, place, at, COUNT_BYTES);
+            if copied.is_err() {
+                self.free_counts.push(place);
+            }
+            copied.ok().map(|()| place)
+        });
         // The record fails if the kernel has failed by now. The kernel counts as on the device
         // nevertheless.
         let recorded = target.record(&event);
@@ -432,11 +458,12 @@ impl Streams {
             stream.flight.push_back(Flight {
                 operation,
                 is_part: !part.is_last,
-                calls: part.calls,
+                calls: part.calls + usize::from(count.is_some()),
                 event,
                 outcome,
                 kernel,
                 staging,
+                count,
                 _registered: direct.map(|(registered, _)| registered),
             });
         }

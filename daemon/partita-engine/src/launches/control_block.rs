@@ -136,8 +136,8 @@ impl BlockPool {
         Some(DeviceAddress(words.0 + number * WORD_BYTES))
     }
 
-    /// The fault of a launch whose main grid has ended, as its word tells it; 0 for none. A helper
-    /// grid's fault may come later. `None` where the block has no word.
+    /// The fault of a launch whose main grid has ended, as its word tells it; 0 for none. `None`
+    /// where the block has no word.
     pub(crate) fn told(&self, device: &mut dyn Device, block: DeviceAddress) -> Option<u32> {
         let mut bytes = [0; 4];
         device.peek(self.word_of(block)?, &mut bytes).ok()?;

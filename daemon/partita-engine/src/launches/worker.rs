@@ -226,16 +226,15 @@ impl Launches {
         }
     }
 
-    /// Whether the end of a launch's main grid says all: no worker wrote a fault, and only the end
-    /// of all CTAs ends the grid. Otherwise the control block has to be read.
+    /// Whether the end of a launch's main grid, or of its stream's wait, says all: no worker wrote
+    /// a fault, and else only the end of all CTAs ends it. Otherwise the control block has to be
+    /// read.
     pub(super) fn end_says_all(
         launch: &Launch,
         (ok, told): (bool, Option<u32>),
         is_open: bool,
     ) -> bool {
-        let is_ordinary = |worker: &Worker| worker.helper_sent == Nanos::default();
-        let has_no_fault = !launch.spec.kernel.gives_up || told == Some(0);
-        ok && is_open && has_no_fault && launch.worker().is_some_and(is_ordinary)
+        ok && is_open && (!launch.spec.kernel.gives_up || told == Some(0))
     }
 
     /// A launch may have begun to run.

@@ -1,7 +1,7 @@
 //! Messages to the device a launch. Each is a call of the driver on a real GPU, or several.
 
 use super::fake_device::Messages;
-use super::world::{ALONE, BRISK, COUNTED, LONG, POLLING, SHORT, World};
+use super::world::{ALONE, BRISK, COUNTED, LONG, POLLING, SHORT, TICKET, World};
 use partita_model::{Originals, SessionId};
 
 /// CTAs that 8 SMs hold at once.
@@ -81,6 +81,7 @@ fn the_end_is_read_where_a_kernel_may_give_up_or_ends_are_verified() {
 #[test]
 fn a_word_tells_of_faults_without_a_read() {
     let mut world = World::with_words(8);
+    world.engine.common.config.verify_ends = false;
     let (good, _) = world.session();
     let (bad, _) = world.session();
     for session in [good, bad] {
@@ -88,7 +89,9 @@ fn a_word_tells_of_faults_without_a_read() {
         messages(&mut world, session, SHORT);
     }
     world.engine.common.config.unsettled_tick = partita_model::Nanos(1_000_000);
-    assert_eq!(messages(&mut world, good, LONG).peeks, 0);
+    for kernel in [LONG, TICKET] {
+        assert_eq!(messages(&mut world, good, kernel).peeks, 0);
+    }
     world.start(bad, 0, LONG, PLACES);
     world.run_for(20);
     world.device.give_up("long", 3);

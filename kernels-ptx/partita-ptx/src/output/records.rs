@@ -44,6 +44,12 @@ impl Records {
         self.read.wrapping_add(SLOTS)
     }
 
+    /// Whether all was read, where kernels have taken slots up to `next`.
+    #[must_use]
+    pub fn are_read(&self, next: u32) -> bool {
+        self.read == next
+    }
+
     /// The parts of the ring to read, in bytes, where kernels have taken slots up to `next`: the
     /// first word of [`super::STATE`].
     #[must_use]

@@ -15,7 +15,9 @@ mod protocol;
 mod scheduler;
 mod streams;
 
-use partita_device::{AddressRange, Event, GridSpec, Outcome, Phase, VariableFacts, Work};
+use partita_device::{
+    AddressRange, Device as _, DeviceError, Event, GridSpec, Outcome, Phase, VariableFacts, Work,
+};
 use partita_model::control::{ABORT, EXHAUSTED, FAULT, FAULT_TO, NEXT, QUOTA};
 use partita_model::{
     ApplicationId, Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, GridCounters,
@@ -290,6 +292,23 @@ impl FakeDevice {
         if word != 0 {
             self.put(word, 4, fault);
         }
+    }
+
+    /// A look at memory: whether it has come.
+    fn look(&mut self, address: DeviceAddress, into: &mut [u8]) -> Result<bool, DeviceError> {
+        let Some(time) = self.look_time else { return self.peek(address, into).map(|()| true) };
+        match self.looks.get(&address.0) {
+            Some((over, _)) if *over > self.now => return Ok(false),
+            Some((_, seen)) => {
+                into.copy_from_slice(seen);
+                self.looks.remove(&address.0);
+                return Ok(true);
+            }
+            None => {}
+        }
+        self.peek(address, into)?;
+        self.looks.insert(address.0, (self.now + time, into.to_vec()));
+        Ok(false)
     }
 
     /// Workers of a running kernel on one SM, at most, by its control block; 0: no limit.
