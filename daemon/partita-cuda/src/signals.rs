@@ -1,5 +1,5 @@
-//! The host's access to device memory beside all streams, while kernels run: two ways behind one
-//! trait.
+//! The host's access to device memory beside all streams, while kernels run: in two ways, by the
+//! place of the memory.
 //!
 //! `partita bench gpu --probe` measures which way is faster on a GPU, and its cost to the kernels
 //! that poll.
@@ -8,31 +8,6 @@ use crate::driver::{Context, Event, Failure, Pinned, Place, Stream};
 use crate::looks::Looks;
 use std::sync::Arc;
 
-/// Access to memory that kernels poll.
-pub(crate) trait Signals {
-    /// The place of the memory that these signals access.
-    fn place(&self) -> Place;
-
-    /// Reads mapped memory at a place.
-    fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure>;
-
-    /// As [`Signals::peek`], without a wait. Whether `into` was filled; a later call may succeed.
-    fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure>;
-
-    /// Memory that was looked at is another's now.
-    fn outdate(&mut self, address: u64, bytes: u64);
-
-    /// Writes mapped memory at a place. Naturally aligned words are never torn.
-    fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure>;
-
-    /// Makes later peeks and pokes wait for an event.
-    fn wait_for(&mut self, event: &Event) -> Result<(), Failure>;
-
-    /// The event after which a stream sees every poke so far, with an increasing number. `None`
-    /// where streams see pokes without waiting.
-    fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure>;
-}
-
 /// Bytes of page-locked memory for pokes in flight.
 const RING_BYTES: usize = 1 << 20;
 /// Bytes of page-locked memory for peeks.
@@ -40,8 +15,12 @@ const PEEK_BYTES: usize = 256 << 10;
 /// Pokes start at multiples of this many bytes, for the copy engine.
 const ALIGNMENT: usize = 64;
 
-/// Signals by copies on their own stream, which has the highest priority.
-pub(crate) struct CopySignals {
+/// Access to memory that kernels poll: by the host's stores and loads in host memory that is mapped
+/// into the window, and by copies in other memory. Copies have their own stream, which has the
+/// highest priority.
+pub(crate) struct Signals {
+    /// Where memory for signals lies.
+    place: Place,
     context: Arc<Context>,
     stream: Stream,
     ring: Pinned,
@@ -55,9 +34,10 @@ pub(crate) struct CopySignals {
     dirty: bool,
 }
 
-impl CopySignals {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
-        Ok(CopySignals {
+impl Signals {
+    pub(crate) fn new(context: &Arc<Context>, place: Place) -> Result<Self, Failure> {
+        Ok(Signals {
+            place,
             context: Arc::clone(context),
             stream: Stream::new(context, context.greatest_priority()?)?,
             ring: Pinned::new(context, RING_BYTES)?,
@@ -69,14 +49,19 @@ impl CopySignals {
             dirty: false,
         })
     }
-}
 
-impl Signals for CopySignals {
-    fn place(&self) -> Place {
-        Place::Device
+    /// The place of memory for signals.
+    pub(crate) fn place(&self) -> Place {
+        self.place
     }
 
-    fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
+    /// Reads mapped memory at a place.
+    pub(crate) fn peek(
+        &mut self,
+        from: Place,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<(), Failure> {
         if from == Place::Host {
             self.context.read_mapped(address, into);
             return Ok(());
@@ -91,18 +76,26 @@ impl Signals for CopySignals {
         Ok(())
     }
 
-    fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure> {
+    /// As [`Signals::peek`], without a wait. Whether `into` was filled; a later call may succeed.
+    pub(crate) fn look(
+        &mut self,
+        from: Place,
+        address: u64,
+        into: &mut [u8],
+    ) -> Result<bool, Failure> {
         if from == Place::Device && Looks::has_room(into.len()) {
             return self.looks.look(&self.stream, address, into);
         }
         self.peek(from, address, into).map(|()| true)
     }
 
-    fn outdate(&mut self, address: u64, bytes: u64) {
+    /// Memory that was looked at is another's now.
+    pub(crate) fn outdate(&mut self, address: u64, bytes: u64) {
         self.looks.outdate(address, bytes);
     }
 
-    fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
+    /// Writes mapped memory at a place. Naturally aligned words are never torn.
+    pub(crate) fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
         if to == Place::Host {
             self.context.write_mapped(address, bytes);
             return Ok(());
@@ -124,11 +117,14 @@ impl Signals for CopySignals {
         Ok(())
     }
 
-    fn wait_for(&mut self, event: &Event) -> Result<(), Failure> {
+    /// Makes later peeks and pokes of device memory wait for an event.
+    pub(crate) fn wait_for(&mut self, event: &Event) -> Result<(), Failure> {
         self.stream.wait_event(event)
     }
 
-    fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure> {
+    /// The event after which a stream sees every poke so far, with an increasing number. `None`
+    /// where streams see pokes without waiting.
+    pub(crate) fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure> {
         if self.dirty {
             let event = Arc::new(Event::new(&self.context)?);
             self.stream.record(&event)?;
@@ -140,47 +136,5 @@ impl Signals for CopySignals {
             self.last = None;
         }
         Ok(self.last.as_ref().map(|event| (self.number, Arc::clone(event))))
-    }
-}
-
-/// Signals by the host's stores and loads, in host memory that is mapped into the window. Copies
-/// reach other memory.
-pub(crate) struct MappedSignals {
-    copies: CopySignals,
-}
-
-impl MappedSignals {
-    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, Failure> {
-        Ok(MappedSignals { copies: CopySignals::new(context)? })
-    }
-}
-
-impl Signals for MappedSignals {
-    fn place(&self) -> Place {
-        Place::Host
-    }
-
-    fn peek(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<(), Failure> {
-        self.copies.peek(from, address, into)
-    }
-
-    fn look(&mut self, from: Place, address: u64, into: &mut [u8]) -> Result<bool, Failure> {
-        self.copies.look(from, address, into)
-    }
-
-    fn outdate(&mut self, address: u64, bytes: u64) {
-        self.copies.outdate(address, bytes);
-    }
-
-    fn poke(&mut self, to: Place, address: u64, bytes: &[u8]) -> Result<(), Failure> {
-        self.copies.poke(to, address, bytes)
-    }
-
-    fn wait_for(&mut self, event: &Event) -> Result<(), Failure> {
-        self.copies.wait_for(event)
-    }
-
-    fn barrier(&mut self) -> Result<Option<(u64, Arc<Event>)>, Failure> {
-        self.copies.barrier()
     }
 }

@@ -21,7 +21,7 @@ use crate::locked::Locked;
 use crate::news::News;
 use crate::options::{Guarding, Options, SignalPath};
 use crate::self_test::{Habits, inquiry};
-use crate::signals::{CopySignals, MappedSignals, Signals};
+use crate::signals::Signals;
 use crate::streams::{Ended, Rest, Streams};
 use crate::traffic::Traffic;
 use crate::windows::{Becomes, Windows};
@@ -69,7 +69,7 @@ pub struct CudaDevice {
     clock: Clock,
     /// The stream for time marks and zeroing.
     upkeep: Stream,
-    signals: Box<dyn Signals>,
+    signals: Signals,
     windows: Windows,
     arrays: Arrays,
     locked: Locked,
@@ -135,10 +135,11 @@ impl CudaDevice {
         let news = News::new()?;
         let upkeep = Stream::new(&context, context.greatest_priority()?)?;
         let clock = Clock::start(&context, &upkeep, options.clock)?;
-        let signals: Box<dyn Signals> = match habits.signals {
-            SignalPath::Copy => Box::new(CopySignals::new(&context)?),
-            SignalPath::Mapped => Box::new(MappedSignals::new(&context)?),
+        let place = match habits.signals {
+            SignalPath::Copy => Place::Device,
+            SignalPath::Mapped => Place::Host,
         };
+        let signals = Signals::new(&context, place)?;
         let version = context.driver().version();
         let identity = format!(
             "{}, compute capability {capability}, driver CUDA {version}, {} kHz, memory {} kHz",
@@ -400,7 +401,7 @@ impl CudaDevice {
         let mut rest = Rest {
             modules: &self.modules,
             placed: &self.placed,
-            signals: self.signals.as_mut(),
+            signals: &mut self.signals,
             locked: &mut self.locked,
             zeroed: &|task| zeros.before(task),
             drains: self.phases.phase() == Phase::Draining,

@@ -120,7 +120,7 @@ impl Logical {
 pub(crate) struct Rest<'a> {
     pub(crate) modules: &'a BTreeMap<ModuleId, Loaded>,
     pub(crate) placed: &'a BTreeMap<ModuleId, Placed>,
-    pub(crate) signals: &'a mut dyn Signals,
+    pub(crate) signals: &'a mut Signals,
     /// Host memory that is page-locked.
     pub(crate) locked: &'a mut Locked,
     /// Finds the event after which the memory of an operation is zero, and its number.

@@ -13,8 +13,9 @@ use partita_device::{Fault, FaultKind};
 use partita_model::control::{FAULT_ASSERT, FAULT_BEYOND, FAULT_ILLEGAL, FAULT_MISALIGNED};
 use partita_model::{ApplicationId, CudaResult, DeviceAddress, Dim3, LaunchId, Nanos, SessionId};
 
-/// Of so many ends one is verified, where each costs a copy from the device.
-const VERIFIED: u64 = 16;
+/// The verification of an end costs a copy on some devices: launches whose numbers are multiples of
+/// this are verified there.
+const VERIFIED_EVERY: u64 = 16;
 
 /// What the end of a main grid has shown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -79,7 +80,7 @@ impl Launches {
         let told = stoppable.and_then(|claims| self.blocks.told(turn.device, claims.block));
         let says_all = Launches::end_says_all(launch, (ok, told), is_open);
         // Where a read is a copy for which the owner waits, a sample is verified.
-        let (has_words, sample) = (self.blocks.has_words(), id.0.is_multiple_of(VERIFIED));
+        let (has_words, sample) = (self.blocks.has_words(), id.0.is_multiple_of(VERIFIED_EVERY));
         let verifies = turn.config().verify_ends && (!has_words || sample);
         let Some(claims) = launch.claims_mut() else {
             let workspace = match &launch.run {

@@ -487,7 +487,7 @@ fn kernels_without_a_fence_need_a_right() {
     world.finish();
 }
 
-/// What a kernel has met with is in its control block; nothing else tells.
+/// What a kernel has met with is in its control block, or in the block's word; nothing else tells.
 #[test]
 fn a_kernel_that_gives_up_fails_its_session() {
     let kernels = [(LONG, "long", 1, 719), (LONG, "long", 2, 710), (TICKET, "ticket", 1, 719)];

@@ -580,7 +580,7 @@ impl Scope {
         if let Some(Stmt::Inst(store)) = out.last_mut() {
             store.guard = Some(Guard { reg: self.flag, negated: false });
         }
-        // Whoever sees the flag may end the launch, and the host then reads the word.
+        // The main grid may end when it sees the flag, and the host reads the word at that end.
         emit(module, body, out, "membar.sys", &[]);
         emit(module, body, out, "mov.u32", &[word, Operand::Int(1)]);
         emit(module, body, out, "st.volatile.global.u32", &[self.at(control::ABORT), word]);

@@ -145,9 +145,12 @@ mod tests {
     use super::Apart;
 
     fn of(head: &str, body: &str) -> Apart {
-        let size = if head.contains("address_size") { "" } else { "\n.address_size 64" };
+        with_variables(head, "", body)
+    }
+
+    fn with_variables(head: &str, variables: &str, body: &str) -> Apart {
         let source = format!(
-            ".version {head}{size}\n.visible .entry k(.param .u64 p)\n{{\n\
+            ".version {head}\n.address_size 64\n{variables}\n.visible .entry k(.param .u64 p)\n{{\n\
              .reg .b64 %d<3>; .reg .b32 %r; ld.param.u64 %d1, [p]; {body}\nret;\n}}"
         );
         Apart::of(&crate::parse(&source).unwrap())
@@ -165,9 +168,8 @@ mod tests {
         let parameter = format!("cvta.param.u64 %d2, p; {load}");
         let both = Apart::Else { constants: false, parameters: true };
         assert_eq!(of("7.7\n.target sm_80", &parameter), both);
-        let named = "8.0\n.target sm_80\n.address_size 64\n.const .u32 c[2];\n\
-                     .global .u64 t[2] = {0, generic(c)};";
+        let named = ".const .u32 c[2];\n.global .u64 t[2] = {0, generic(c)};";
         let of_constants = Apart::Else { constants: true, parameters: false };
-        assert_eq!(of(named, load), of_constants);
+        assert_eq!(with_variables("8.0\n.target sm_80", named, load), of_constants);
     }
 }
