@@ -198,8 +198,8 @@ exports! {
     fn cuCtxResetPersistingL2Cache() { runtime::current().map(drop) }
 }
 
-/// Values of `CUlimit` 0 to 6 as new contexts of NVIDIA's driver have them; they are kept, and
-/// change nothing yet.
+/// Values of `CUlimit` 0 to 6 as new contexts of NVIDIA's driver have them. They are kept, and only
+/// [`pending_launches`] changes anything yet.
 static LIMITS: [AtomicU64; 7] = [
     AtomicU64::new(1024),
     AtomicU64::new(1 << 20),
@@ -209,6 +209,12 @@ static LIMITS: [AtomicU64; 7] = [
     AtomicU64::new(64),
     AtomicU64::new(0),
 ];
+
+/// Launches by one launch's kernel for which memory is kept at least
+/// (`CU_LIMIT_DEV_RUNTIME_PENDING_LAUNCH_COUNT`).
+pub fn pending_launches() -> u64 {
+    LIMITS[4].load(Ordering::Relaxed)
+}
 
 fn synchronize(runtime: &Runtime) -> CuResult {
     runtime.captures.outside_all()?;

@@ -94,7 +94,8 @@ pub fn prepare(runtime: &Runtime, launch: &LaunchCall, arguments: Arguments) -> 
     let from_runtime = kernel.instance.owner == Owner::Runtime;
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;
-    check_resources(launch, &kernel, runtime.facts())?;
+    let resources = (launch.grid, launch.block, launch.dynamic_shared, launch.cooperative);
+    check_resources(resources, &kernel, runtime.facts())?;
     check_cluster(launch.grid, launch.cluster, runtime.facts())?;
     let params = arguments.gather(&kernel.facts.params, kernel.param_bytes)?;
     let LaunchCall { function, grid, block, dynamic_shared, cooperative, cluster, .. } = *launch;
@@ -107,8 +108,29 @@ impl Prepared {
         check_cluster(self.grid, self.cluster, facts)
     }
 
+    /// Whether it can be launched.
+    pub fn check(&self, facts: &DeviceFacts) -> CuResult {
+        check_extents(self.grid, self.block, facts)?;
+        let resources = (self.grid, self.block, self.dynamic_shared, self.cooperative);
+        check_resources(resources, &self.kernel, facts)?;
+        self.check_cluster(facts)
+    }
+
     /// Submits it to a stream.
     pub fn submit(&self, runtime: &Runtime, stream: StreamHandle) -> CuResult {
+        self.submit_at(runtime, stream, 0)
+    }
+
+    /// Submits a launch below so many others.
+    pub fn submit_at(&self, runtime: &Runtime, stream: StreamHandle, depth: u32) -> CuResult {
+        match self.kernel.queue {
+            Some(queue) => runtime.nested.launch(runtime, (self, queue), stream, depth),
+            None => self.submit_with(runtime, stream, &self.params),
+        }
+    }
+
+    /// Submits it with these parameters.
+    pub fn submit_with(&self, runtime: &Runtime, stream: StreamHandle, params: &[u8]) -> CuResult {
         Ok(runtime.session.launch(Launch {
             module: self.kernel.instance.client(&runtime.session)?,
             kernel: self.kernel.index,
@@ -118,7 +140,7 @@ impl Prepared {
             stream,
             cooperative: self.cooperative,
             cluster: self.cluster,
-            params: &self.params,
+            params,
         })?)
     }
 }
@@ -153,11 +175,15 @@ fn check_cluster(grid: Dim3, cluster: Dim3, facts: &DeviceFacts) -> CuResult {
     Ok(())
 }
 
-fn check_resources(launch: &LaunchCall, kernel: &Function, facts: &DeviceFacts) -> CuResult {
-    if launch.dynamic_shared > kernel.max_dynamic_shared.load(Ordering::Relaxed) {
+fn check_resources(
+    (grid, block, dynamic_shared, cooperative): (Dim3, Dim3, u32, bool),
+    kernel: &Function,
+    facts: &DeviceFacts,
+) -> CuResult {
+    if dynamic_shared > kernel.max_dynamic_shared.load(Ordering::Relaxed) {
         return Err(CuError::INVALID_VALUE);
     }
-    let threads = u32::try_from(launch.block.count()).map_err(|_| CuError::INVALID_VALUE)?;
+    let threads = u32::try_from(block.count()).map_err(|_| CuError::INVALID_VALUE)?;
     if threads > kernel.facts.max_threads {
         let registers = u64::from(threads) * u64::from(kernel.facts.registers);
         let by_registers = registers > u64::from(facts.registers_per_sm);
@@ -167,10 +193,10 @@ fn check_resources(launch: &LaunchCall, kernel: &Function, facts: &DeviceFacts) 
             CuError::INVALID_VALUE
         });
     }
-    if launch.cooperative {
+    if cooperative {
         let per_sm =
-            occupancy::ctas_per_sm(facts, &kernel.facts, threads, u64::from(launch.dynamic_shared));
-        if launch.grid.count() > u128::from(per_sm) * u128::from(facts.sm_count) {
+            occupancy::ctas_per_sm(facts, &kernel.facts, threads, u64::from(dynamic_shared));
+        if grid.count() > u128::from(per_sm) * u128::from(facts.sm_count) {
             return Err(CuError::COOPERATIVE_LAUNCH_TOO_LARGE);
         }
     }

@@ -77,6 +77,7 @@ mod memory_pool_calls;
 mod module;
 mod module_calls;
 mod names;
+mod nested;
 mod nvrtc;
 mod occupancy;
 mod output;

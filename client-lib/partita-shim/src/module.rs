@@ -125,9 +125,16 @@ pub struct Module {
     pub functions: Vec<u64>,
     by_name: BTreeMap<String, u64>,
     refused: BTreeMap<String, String>,
+    /// The kernels that kernels may launch, by the numbers that these have for them.
+    by_place: BTreeMap<u32, u64>,
 }
 
 impl Module {
+    /// The handle of the kernel that a kernel launches by this number.
+    pub fn kernel_at(&self, place: u32) -> CuResult<u64> {
+        self.by_place.get(&place).copied().ok_or(CuError::NOT_FOUND)
+    }
+
     /// The handle of a kernel by name. A name that does not exist is answered on stderr with those
     /// that do, if the user asked for it: programs probe for kernels.
     pub fn function(&self, name: &str) -> CuResult<u64> {
@@ -166,8 +173,11 @@ pub struct Function {
     pub facts: KernelReply,
     /// Its name for C.
     pub name: CString,
-    /// Size of its parameter space.
+    /// Size of the program's part of its parameter space.
     pub param_bytes: usize,
+    /// Where in its parameter space the address of its launches' memory is, if it may launch
+    /// kernels.
+    pub queue: Option<u32>,
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
     pub max_dynamic_shared: AtomicU32,
 }
@@ -250,8 +260,11 @@ impl Modules {
         let default_dynamic = u32::try_from(facts.shared_per_cta.0).unwrap_or(u32::MAX);
         self.modules.insert_with(|module| {
             let mut functions = Vec::with_capacity(contents.kernels.len());
-            let mut by_name = BTreeMap::new();
-            for (index, facts) in (0..).zip(contents.kernels) {
+            let (mut by_name, mut by_place) = (BTreeMap::new(), BTreeMap::new());
+            for (index, mut facts) in (0..).zip(contents.kernels) {
+                // The program knows nothing of this parameter.
+                let queue = if facts.launches { facts.params.pop() } else { None };
+                let place = facts.place;
                 let static_shared = u32::try_from(facts.static_shared).unwrap_or(u32::MAX);
                 let name = facts.name.clone();
                 let handle = self.functions.insert_with(|handle| {
@@ -263,6 +276,7 @@ impl Modules {
                         name: CString::new(facts.name.as_str())
                             .map_err(|_| CuError::INVALID_PTX)?,
                         param_bytes: facts.param_bytes() as usize,
+                        queue: queue.map(|param| param.offset),
                         max_dynamic_shared: AtomicU32::new(
                             default_dynamic.saturating_sub(static_shared),
                         ),
@@ -270,10 +284,11 @@ impl Modules {
                     })
                 })?;
                 by_name.insert(name, handle);
+                by_place.insert(place, handle);
                 functions.push(handle);
             }
             let refused = contents.refused.into_iter().collect();
-            Ok(Module { handle: module, instance, functions, by_name, refused })
+            Ok(Module { handle: module, instance, functions, by_name, refused, by_place })
         })
     }
 

@@ -104,6 +104,8 @@ mod tests {
             local: 0,
             max_threads,
             form: String::new(),
+            place: 0,
+            launches: false,
         }
     }
 

@@ -30,6 +30,7 @@ use crate::log;
 use crate::managed::Managed;
 use crate::memory_pool::Pools;
 use crate::module::Modules;
+use crate::nested::Nested;
 use crate::processes::OpenedMemory;
 use crate::storage::Storage;
 use crate::stream::{DefaultStream, Streams, is_default};
@@ -81,6 +82,8 @@ pub struct Runtime {
     pub captures: Captures,
     /// Functions of the program in streams.
     pub host_calls: HostCalls,
+    /// Launches of kernels that launch kernels.
+    pub nested: Nested,
 }
 
 impl Runtime {
@@ -106,6 +109,7 @@ impl Runtime {
             graphs: Graphs::new(device),
             captures: Captures::new(),
             host_calls: HostCalls::new(device),
+            nested: Nested::new(device),
         })
     }
 

@@ -79,6 +79,12 @@ pub struct KernelReply {
     /// The form in which it runs: `worker`, `original` …; `later` where that is known when it is
     /// first launched.
     pub form: String,
+    /// Its place among all kernels of the program's module, in a module with kernels that launch
+    /// kernels; else 0.
+    pub place: u32,
+    /// Whether it may launch kernels. Its last parameter is then the address of memory of
+    /// [`partita_model::nested`], and the program knows nothing of the parameter.
+    pub launches: bool,
 }
 
 impl KernelReply {
@@ -116,6 +122,8 @@ const TEXTURE: u32 = 4;
 const TENSOR_MAP: u32 = 5;
 const SECRET: u32 = 6;
 const OPENED: u32 = 7;
+/// A module with kernels that launch kernels, for clients with the feature `NESTED`.
+const NESTED_MODULE: u32 = 8;
 
 /// Appends an outcome: the code, and then the reply or the error's text.
 pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
@@ -157,6 +165,14 @@ pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
             writer.u32(OPENED);
             writer.u64(start.0);
             writer.u64(*bytes);
+        }
+        Reply::Module(module) if module.kernels.iter().any(|kernel| kernel.launches) => {
+            writer.u32(NESTED_MODULE);
+            encode_module(module, &mut writer);
+            for kernel in &module.kernels {
+                writer.u32(kernel.place);
+                writer.u8(u8::from(kernel.launches));
+            }
         }
         Reply::Module(module) => {
             writer.u32(MODULE);
@@ -214,6 +230,14 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
             Reply::Memory { free: reader.u64("free memory")?, total: reader.u64("total memory")? }
         }
         MODULE => Reply::Module(read_module(&mut reader)?),
+        NESTED_MODULE => {
+            let mut module = read_module(&mut reader)?;
+            for kernel in &mut module.kernels {
+                kernel.place = reader.u32("place of a kernel")?;
+                kernel.launches = reader.u8("whether it launches kernels")? != 0;
+            }
+            Reply::Module(module)
+        }
         TEXTURE => Reply::Texture(reader.u64("texture")?),
         TENSOR_MAP => {
             let mut map = Box::new([0; TENSOR_MAP_BYTES]);
@@ -255,6 +279,8 @@ fn read_module(reader: &mut Reader<'_>) -> Result<ModuleReply, BytesError> {
             local: reader.u64("local memory")?,
             max_threads: reader.u32("largest CTA")?,
             form: reader.text(MAX_TEXT, "form")?,
+            place: 0,
+            launches: false,
         });
     }
     for _ in 0..reader.count(8, "number of refused kernels")? {
@@ -284,6 +310,8 @@ mod tests {
             local: 8,
             max_threads: 1024,
             form: "worker".to_owned(),
+            place: 0,
+            launches: false,
         };
         assert_eq!(kernel.param_bytes(), 28);
         ModuleReply {
@@ -295,6 +323,14 @@ mod tests {
                 bytes: 6,
             }],
         }
+    }
+
+    /// The first kernel may launch the second.
+    fn with_launches() -> ModuleReply {
+        let mut module = module();
+        module.kernels[0].launches = true;
+        module.kernels[1].place = 7;
+        module
     }
 
     fn bytes(outcome: Result<&Reply, &CallError>) -> Vec<u8> {
@@ -315,6 +351,7 @@ mod tests {
             Reply::Opened(AddressRange { start: DeviceAddress(5), bytes: u64::MAX }),
             Reply::TensorMap(Box::new(std::array::from_fn(|byte| byte.to_le_bytes()[0]))),
             Reply::Module(ModuleReply::default()),
+            Reply::Module(with_launches()),
         ];
         let error = CallError::new(700, "illegal address in kernel `k`");
         let outcomes = replies.into_iter().map(Ok).chain([Err(error)]);

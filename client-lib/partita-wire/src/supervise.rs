@@ -224,6 +224,9 @@ pub struct Greeting {
     /// What the program asks for itself.
     #[serde(default)]
     pub terms: Terms,
+    /// The client's optional features.
+    #[serde(default)]
+    pub features: u64,
 }
 
 /// The reason why a frame cannot be read. The connection is of no use afterwards.
@@ -502,6 +505,7 @@ mod tests {
                 program: "poly".into(),
                 application: Some("a \"b\"".into()),
                 terms: Terms::default(),
+                features: 5,
             },
         });
     }

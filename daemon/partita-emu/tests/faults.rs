@@ -238,12 +238,12 @@ const REFUSED: [(&str, &str); 6] = [
          [%r0], [%r0];",
     ),
     (
-        "a launch from the device",
-        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni cudaLaunchDeviceV2, (a); }",
+        "a wait for kernels that a kernel launched",
+        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni cudaDeviceSynchronize, (a); }",
     ),
     (
-        "a launch from the device as nvcc 12 and later write it",
-        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni __cudaCDP2LaunchDeviceV2, (a); }",
+        "a copy of boxes by a kernel",
+        "{ .param .b64 a; st.param.b64 [a], %d0; call.uni __cudaCDP2Memcpy3DAsync, (a); }",
     ),
     (
         "a function that nobody defines",
@@ -258,8 +258,8 @@ fn refusals_are_the_documents() {
     for (what, body) in REFUSED {
         let text = format!(
             ".version 8.6\n.target sm_90a\n.address_size 64\n.extern .func \
-             cudaLaunchDeviceV2(.param .b64 a);\n\
-             .extern .func __cudaCDP2LaunchDeviceV2(.param .b64 a);\n\
+             cudaDeviceSynchronize(.param .b64 a);\n\
+             .extern .func __cudaCDP2Memcpy3DAsync(.param .b64 a);\n\
              .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible \
              .entry odd() {{\n\
              .reg .b16 %h<1>; .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"

@@ -75,7 +75,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
             }
         })
         .collect();
-    let shapes = vec![KernelShape { form: word, shared_added: 0 }; kernels.len()];
+    let shapes = vec![KernelShape { form: word, ..KernelShape::default() }; kernels.len()];
     let module = PreparedModule {
         ptx: "".into(),
         code: Some(image.into()),

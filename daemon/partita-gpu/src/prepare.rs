@@ -151,6 +151,8 @@ pub struct KernelShape {
     /// Static shared memory that the form adds to the program's own in what the engine tells of the
     /// kernel.
     pub shared_added: u64,
+    /// Whether it may launch kernels.
+    pub launches: bool,
 }
 
 #[cfg(test)]
@@ -404,8 +406,9 @@ DONE:
             panic!("no worker reads %gridid")
         };
         assert!(reason.contains("line 32") && reason.contains("%gridid"), "{reason}");
-        let worker = KernelShape { form: "worker", shared_added: 48 };
-        assert_eq!(prepared.shapes, [worker, KernelShape { form: "original", shared_added: 0 }]);
+        let worker = KernelShape { form: "worker", shared_added: 48, launches: false };
+        let original = KernelShape { form: "original", shared_added: 0, launches: false };
+        assert_eq!(prepared.shapes, [worker, original]);
     }
 
     /// A kernel that no worker or ticket can be: a function of it ends threads.

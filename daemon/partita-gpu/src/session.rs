@@ -12,7 +12,7 @@ use partita_engine::{LoadedModule, Payload};
 use partita_model::request::{EventHandle, ImageId, ModuleHandle, Request, Sequence};
 use partita_model::{Console, CudaResult, Nanos};
 use partita_wire::{
-    Arena, CallError, Incoming, KernelReply, ModuleReply, Received, Reply, ServerSession,
+    Arena, CallError, Incoming, KernelReply, ModuleReply, NESTED, Received, Reply, ServerSession,
     VariableReply, Violation,
 };
 use std::any::Any;
@@ -121,6 +121,8 @@ impl KnownModule {
 /// One client's session.
 pub struct ClientSession {
     end: ServerSession,
+    /// The client's optional features.
+    features: u64,
     /// Records whose clients wait for the engine's answer.
     awaited: HashSet<u64>,
     /// The last record that was read.
@@ -145,9 +147,10 @@ pub struct ClientSession {
 impl ClientSession {
     /// A session that has just been welcomed.
     #[must_use]
-    pub fn new(end: ServerSession) -> Self {
+    pub fn new(end: ServerSession, features: u64) -> Self {
         ClientSession {
             end,
+            features,
             awaited: HashSet::new(),
             last: Sequence(0),
             gates: HashSet::new(),
@@ -346,6 +349,12 @@ impl ClientSession {
                 }
             };
             let shape = known.shapes.get(index).copied().unwrap_or_default();
+            if shape.launches && self.features & NESTED == 0 {
+                let reason = "it launches kernels, and the program's client library is older than \
+                              the daemon: give the program the library of this version";
+                reply.refused.push((kernel.name.to_string(), reason.to_owned()));
+                continue;
+            }
             known.launchable.push(u32::try_from(index).expect("kernels are far fewer than 2^32"));
             reply.kernels.push(KernelReply {
                 name: kernel.name.to_string(),
@@ -356,6 +365,8 @@ impl ClientSession {
                 local: facts.local.0,
                 max_threads: facts.max_threads,
                 form: shape.form.into(),
+                place: u32::try_from(index).expect("as above"),
+                launches: shape.launches,
             });
         }
         reply.variables = module

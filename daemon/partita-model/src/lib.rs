@@ -27,6 +27,7 @@ mod gpu_config;
 mod ids;
 mod image;
 mod interference;
+pub mod nested;
 pub mod occupancy;
 mod policy;
 pub mod printf;

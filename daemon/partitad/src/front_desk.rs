@@ -163,6 +163,7 @@ impl Desk {
             program: printable(&hello.program),
             application: Some(printable(&hello.application)).filter(|tag| !tag.is_empty()),
             terms: hello.terms,
+            features: hello.features,
         };
         loop {
             let to = link.ok_or_else(|| {

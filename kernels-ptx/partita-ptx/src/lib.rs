@@ -49,6 +49,7 @@ pub mod ir;
 mod kernels;
 mod link;
 pub mod lower;
+pub mod nested;
 pub mod output;
 mod params;
 mod parse;

@@ -9,7 +9,7 @@
 //! belong to one file.
 
 use crate::error::Errors;
-use crate::ir::{Function, FunctionKind, Init, Item, Linkage, Module, Name, Stmt, Version};
+use crate::ir::{Function, FunctionKind, Init, Item, Linkage, Module, Name, Stmt, Symbol, Version};
 use crate::stop::Stop;
 use crate::{parse_until, print};
 use std::collections::{BTreeMap, BTreeSet};
@@ -69,7 +69,8 @@ pub fn link_until(texts: &[&str], stop: &Stop) -> Result<String, LinkError> {
     }
     let definitions = definitions(&units)?;
     rename_private(&mut units);
-    let used = prototyped_kernels(&units);
+    let mut used = prototyped_kernels(&units);
+    units.iter().for_each(|unit| kernels_of_variables(unit, &mut used));
     let mut declared = BTreeSet::new();
     let parts: Vec<Parts> = (0..)
         .zip(&mut units)
@@ -191,6 +192,25 @@ fn prototyped_kernels(units: &[Module]) -> BTreeSet<String> {
         .iter()
         .flat_map(|unit| unit.items.iter().filter_map(|item| prototype(unit, item)))
         .collect()
+}
+
+/// Adds the kernels whose addresses a module's variables contain from the beginning: variables come
+/// before functions.
+fn kernels_of_variables(unit: &Module, used: &mut BTreeSet<String>) {
+    let mut todo: Vec<&Init> =
+        unit.vars.iter().filter_map(|variable| variable.init.as_ref()).collect();
+    while let Some(init) = todo.pop() {
+        match init {
+            Init::List(list) => todo.extend(list),
+            Init::Mask(_, inner) => todo.push(inner),
+            Init::Symbol(Symbol::Func(id), _) | Init::Generic(Symbol::Func(id), _)
+                if unit.func(*id).kind == FunctionKind::Entry =>
+            {
+                used.insert(unit.text(unit.func(*id).name).to_owned());
+            }
+            _ => {}
+        }
+    }
 }
 
 fn add_function(module: &mut Module, function: Function) -> crate::FuncId {

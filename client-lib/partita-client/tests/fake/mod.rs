@@ -222,6 +222,8 @@ impl Plane {
             local: 0,
             max_threads: 1024,
             form: "worker".to_owned(),
+            place: 0,
+            launches: false,
         };
         let bytes = self.image.len() as u64;
         let variable =

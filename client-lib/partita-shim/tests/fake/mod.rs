@@ -308,6 +308,8 @@ fn module() -> ModuleReply {
             local: 0,
             max_threads: 1024,
             form: "worker".to_owned(),
+            place: 0,
+            launches: false,
         }
     });
     let variable =

@@ -8,6 +8,7 @@ use crate::uploads::Image;
 use partita_engine::PrepareError;
 use partita_model::CudaResult;
 use partita_model::ImageKind;
+use partita_ptx::nested;
 use std::borrow::Cow;
 use std::io::Read;
 
@@ -20,22 +21,35 @@ const CONDITION: &str = "cudaGraphSetConditional";
 /// Its body.
 const CONDITION_UNIT: &str = include_str!("condition.ptx");
 
-/// A text with the body of the system's function, where the text calls it.
+/// A text with the bodies of the system's functions that it calls.
 pub(super) fn with_system<'a>(
     text: &'a str,
     bounds: &Bounds,
 ) -> Result<Cow<'a, str>, PrepareError> {
-    if text.contains(CONDITION) { link(&[text], bounds).map(Cow::Owned) } else { Ok(text.into()) }
+    let nested = nested::runtime(&[text]);
+    if nested.is_none() && !text.contains(CONDITION) {
+        return Ok(text.into());
+    }
+    link(&[text], nested, bounds).map(Cow::Owned)
 }
 
-/// Links texts, and the body of the system's function where one calls it.
-fn link(texts: &[&str], bounds: &Bounds) -> Result<String, PrepareError> {
+/// Links texts, and the bodies of the system's functions that one of them calls. `nested` is the
+/// runtime of kernels that launch kernels.
+fn link(texts: &[&str], nested: Option<String>, bounds: &Bounds) -> Result<String, PrepareError> {
     let calls = texts.iter().any(|text| text.contains(CONDITION));
     let mut texts = texts.to_vec();
     texts.extend(calls.then_some(CONDITION_UNIT));
-    partita_ptx::link_until(&texts, &bounds.stop).map_err(|error| {
+    texts.extend(nested.as_deref());
+    let text = partita_ptx::link_until(&texts, &bounds.stop).map_err(|error| {
         refused(CudaResult::ERROR_INVALID_PTX, format!("cannot link the program: {error}"))
-    })
+    })?;
+    if nested.is_none() {
+        return Ok(text);
+    }
+    let module = partita_ptx::parse_until(&text, &bounds.stop).map_err(|errors| {
+        refused(CudaResult::ERROR_INVALID_PTX, format!("the linked program: {errors}"))
+    })?;
+    Ok(partita_ptx::print(&nested::nested(module)))
 }
 
 /// Links the texts of a program with several translation units.
@@ -53,7 +67,7 @@ pub(super) fn linked(bundle: &Image, bounds: &Bounds) -> Result<String, PrepareE
     bounds.check_size(texts.iter().map(String::len).sum())?;
     bounds.check()?;
     let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
-    let text = link(&texts, bounds)?;
+    let text = link(&texts, nested::runtime(&texts), bounds)?;
     if text.len() as u64 > 2 * MAX_TEXT {
         Err(invalid_image("the linked PTX is too long"))
     } else {

@@ -134,13 +134,16 @@ pub(super) fn rewrite(
     for ((((kernel, facts), fence), counting), index) in each.zip(0..) {
         let when = later.as_ref().map(|later| later.check(index));
         let Some(report) = report_of.get(kernel.name.as_str()) else { continue };
+        let launches = partita_ptx::nested::launches(kernel);
+        let own_added = if launches { partita_ptx::nested::SHARED_BYTES } else { 0 };
         let (shape, form) = match report.rewritten() {
             Some(form) => {
                 // Where the original is kept beside the worker, the engine reports the original's
                 // facts.
                 let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
+                let shared_added = shared_added + own_added;
                 let (name, form) = confined_form(report, form, |entry| stoppable.contains(entry));
-                (KernelShape { form: name, shared_added }, form)
+                (KernelShape { form: name, shared_added, launches }, form)
             }
             None => {
                 let reason = match when {
@@ -151,7 +154,7 @@ pub(super) fn rewrite(
                 };
                 let form = if matches!(when, Some(Ok(()))) { "later" } else { "original" };
                 let form = if slices.contains_key(&kernel.name) { "slice" } else { form };
-                let shape = KernelShape { form, shared_added: 0 };
+                let shape = KernelShape { form, shared_added: own_added, launches };
                 let abort = stoppable.contains(kernel.name.as_str());
                 (shape, KernelForm::Original { reason, workspace: report.workspace, abort })
             }

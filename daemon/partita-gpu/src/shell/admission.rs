@@ -74,7 +74,7 @@ impl Shell {
                     id,
                     Seat {
                         tenant,
-                        session: ClientSession::new(session),
+                        session: ClientSession::new(session, greeting.features),
                         attention,
                         pace,
                         prepared: VecDeque::new(),

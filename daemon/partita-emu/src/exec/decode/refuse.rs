@@ -41,9 +41,8 @@ impl Decoder<'_> {
     pub(super) fn unknown_function<T>(&self, name: &str) -> Result<T> {
         if name.starts_with("cuda") || name.starts_with("__cudaCDP") {
             return self.refuse(format!(
-                "`call` of `{name}`: kernels cannot launch kernels or call the CUDA runtime on \
-                 the emulated GPU; launch \
-                 from the host"
+                "`call` of `{name}`: Partita has no such function for kernels; call it from the \
+                 host"
             ));
         }
         self.refuse(format!(

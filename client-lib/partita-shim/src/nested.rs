@@ -1,0 +1,421 @@
+//! Kernels that launch kernels (CUDA C++ Programming Guide, "CUDA Dynamic Parallelism").
+//!
+//! A kernel of the program writes what it launches to memory of its launch
+//! ([`partita_model::nested`]). Behind the launch its stream calls a function of the host, and then
+//! waits at a gate. The function wakes a thread, which reads the memory and submits the operations
+//! to streams of its own. Behind the last of them another function of the host wakes the thread,
+//! and the gate opens. So work behind the launch comes when all kernels below it are done.
+//!
+//! No operation begins before the kernel that asked for it has ended, which CUDA allows: it never
+//! promises that the two run at once.
+
+use crate::attributes;
+use crate::context_calls::pending_launches;
+use crate::devices;
+use crate::error::{CuError, CuResult, name_of};
+use crate::handles::DeviceIndex;
+use crate::host_calls::without_signals;
+use crate::launch::Prepared;
+use crate::log;
+use crate::module::{Function, Module};
+use crate::runtime::{DRIVER_VERSION, Runtime};
+use partita_client::{CallError, ClosedGate, EventHandle, Session, StreamHandle};
+use partita_model::nested::{self, Line, MOST_DEPTH, Operation, Work};
+use partita_model::{DeviceAddress, Dim3};
+use std::collections::{BTreeMap, HashMap};
+use std::ffi::CStr;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// The most streams on which operations of one launch run at once, by its depth. Launches below
+/// one another hold streams at each depth, so their number is small where many may exist.
+const STREAMS: [usize; 3] = [8, 2, 1];
+/// Units for each launch that memory has room for: one with few parameters.
+const UNITS: u64 = 2;
+/// The most launches that memory has room for because of the number of a launch's threads.
+const MOST_BY_THREADS: u128 = 1 << 16;
+/// The most units of a launch's memory, 1 GiB.
+const MOST_UNITS: u64 = 1 << 24;
+
+/// A device's launches by kernels.
+pub struct Nested {
+    device: DeviceIndex,
+    /// Tells the thread, once there is one.
+    told: Mutex<Option<Sender<Told>>>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    last: u64,
+    /// Launches whose gates are closed.
+    parents: HashMap<u64, Parent>,
+    /// What no launch uses. A free would wait for all work of the session.
+    memory: Vec<Memory>,
+    streams: Vec<StreamHandle>,
+    events: Vec<EventHandle>,
+}
+
+/// What the thread is told of a launch.
+enum Told {
+    /// Its own grid has ended.
+    Over(u64),
+    /// So have all grids below.
+    Done(u64),
+}
+
+/// A launch of a kernel that may launch others.
+struct Parent {
+    gate: ClosedGate,
+    memory: Memory,
+    module: Arc<Module>,
+    depth: u32,
+    used: Used,
+}
+
+/// What the operations of a launch use.
+#[derive(Default)]
+struct Used {
+    streams: Vec<StreamHandle>,
+    events: Vec<EventHandle>,
+}
+
+#[derive(Clone, Copy)]
+struct Memory {
+    address: u64,
+    units: u32,
+}
+
+impl Nested {
+    /// None, and no thread.
+    pub fn new(device: DeviceIndex) -> Self {
+        Nested { device, told: Mutex::new(None), state: Mutex::default() }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Submits a launch of a kernel that may launch others. `queue` is the place of the address
+    /// among its parameters.
+    pub fn launch(
+        &self,
+        runtime: &Runtime,
+        (prepared, queue): (&Prepared, u32),
+        stream: StreamHandle,
+        depth: u32,
+    ) -> CuResult {
+        let session = &runtime.session;
+        let module = runtime.modules.modules.get(prepared.kernel.module)?;
+        let told = self.thread()?;
+        // At the greatest depth there is no room.
+        let units = if depth < MOST_DEPTH { units(prepared) } else { 0 };
+        let memory = self.memory(runtime, units, stream)?;
+        for (offset, value, count) in nested::clearing(units) {
+            session.fill(stream, DeviceAddress(memory.address + offset), value, 4, count)?;
+        }
+        let mut params = prepared.params.clone();
+        params.resize(queue as usize, 0);
+        params.extend_from_slice(&memory.address.to_le_bytes());
+        // The thread finds the launch, however soon it is told.
+        let mut state = self.state();
+        state.last += 1;
+        let id = state.last;
+        prepared.submit_with(runtime, stream, &params)?;
+        runtime.host_calls.add(session, stream, move |outcome| {
+            // A session whose work has failed has none behind the gate.
+            if outcome.is_ok() {
+                let _ = told.send(Told::Over(id));
+            }
+        })?;
+        let gate = session.close_gate(stream)?;
+        let used = Used::default();
+        state.parents.insert(id, Parent { gate, memory, module, depth, used });
+        Ok(())
+    }
+
+    /// A way to the thread, which starts with the first launch.
+    fn thread(&self) -> CuResult<Sender<Told>> {
+        let mut told = self.told.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(told) = &*told {
+            return Ok(told.clone());
+        }
+        let (sender, receiver) = channel();
+        let device = self.device;
+        let spawned = without_signals(|| {
+            let thread = std::thread::Builder::new().name("partita-nested".to_owned());
+            thread.spawn(move || serve(device, &receiver)).map(drop)
+        });
+        spawned.map_err(|_| CuError::OPERATING_SYSTEM)?;
+        Ok(told.insert(sender).clone())
+    }
+
+    /// Memory with room for so many units at least, for work of a stream.
+    fn memory(&self, runtime: &Runtime, units: u32, stream: StreamHandle) -> CuResult<Memory> {
+        {
+            let mut state = self.state();
+            let fits = |memory: &Memory| memory.units >= units;
+            let found = state.memory.iter().enumerate().filter(|(_, memory)| fits(memory));
+            if let Some((at, _)) = found.min_by_key(|(_, memory)| memory.units) {
+                return Ok(state.memory.swap_remove(at));
+            }
+        }
+        let session = &runtime.session;
+        // Few sizes serve all launches.
+        let units = units.next_power_of_two();
+        let address = session.mem_alloc(nested::bytes(units))?.0;
+        let device = nested::Device {
+            number: self.device.ordinal().cast_unsigned(),
+            count: u32::try_from(devices::all()?.len()).unwrap_or(u32::MAX),
+            version: DRIVER_VERSION.cast_unsigned(),
+        };
+        let header = device.header(|number| attributes::value(runtime.facts(), number));
+        let to = DeviceAddress(address + nested::Device::HEADER_AT);
+        session.copy_to_device_async(stream, to, &header)?;
+        Ok(Memory { address, units })
+    }
+
+    fn stream(&self, session: &Session) -> CuResult<StreamHandle> {
+        let found = self.state().streams.pop();
+        found.map_or_else(|| Ok(session.create_stream(true, 0)?), Ok)
+    }
+
+    fn event(&self, session: &Session) -> CuResult<EventHandle> {
+        let found = self.state().events.pop();
+        found.map_or_else(|| Ok(session.create_event()?), Ok)
+    }
+
+    /// Lets the stream of a launch go on.
+    fn finish(&self, session: &Session, id: u64) {
+        let mut state = self.state();
+        let Some(Parent { gate, memory, used, .. }) = state.parents.remove(&id) else { return };
+        state.memory.push(memory);
+        state.streams.extend(used.streams);
+        state.events.extend(used.events);
+        drop(state);
+        // A session that has failed has no work behind the gate.
+        let _ = session.open_gate(gate);
+    }
+}
+
+/// Units of memory for a launch.
+fn units(prepared: &Prepared) -> u32 {
+    let threads = prepared.grid.count().saturating_mul(prepared.block.count());
+    let by_threads = u64::try_from(threads.min(MOST_BY_THREADS)).unwrap_or(u64::MAX);
+    let launches = pending_launches().max(by_threads);
+    let units = launches.saturating_mul(UNITS).min(MOST_UNITS);
+    u32::try_from(units).unwrap_or(u32::MAX)
+}
+
+fn serve(device: DeviceIndex, told: &Receiver<Told>) {
+    let mut reader = None;
+    while let Ok(told) = told.recv() {
+        let found = devices::get(device.ordinal()).ok().and_then(|device| device.opened());
+        let Some(runtime) = found else { return };
+        let (session, nested) = (&runtime.session, &runtime.nested);
+        let id = match told {
+            Told::Done(id) => {
+                nested.finish(session, id);
+                continue;
+            }
+            Told::Over(id) => id,
+        };
+        let stream = match reader {
+            Some(stream) => Ok(stream),
+            None => nested.stream(session),
+        };
+        let began = stream.and_then(|stream| {
+            reader = Some(stream);
+            begin(runtime, id, stream)
+        });
+        match began {
+            Ok(true) => {}
+            Ok(false) => nested.finish(session, id),
+            Err(error) => {
+                report(session, "what a kernel launched was not submitted", error);
+                nested.finish(session, id);
+            }
+        }
+    }
+}
+
+fn report(session: &Session, what: &str, error: CuError) {
+    let name = name_of(error.0).map_or_else(Default::default, CStr::to_string_lossy);
+    let text = format!("{what}: {name}");
+    log::say(format_args!("{text}"));
+    session.fail_next_synchronization(CallError::new(error.0, text));
+}
+
+/// Submits what a launch's kernel has asked for. Whether there is anything.
+fn begin(runtime: &'static Runtime, id: u64, reader: StreamHandle) -> CuResult<bool> {
+    let (session, nested) = (&runtime.session, &runtime.nested);
+    let known = nested.state().parents.get(&id).map(|parent| {
+        let Parent { memory, module, depth, .. } = parent;
+        (*memory, Arc::clone(module), *depth)
+    });
+    let Some((memory, module, depth)) = known else { return Ok(false) };
+    let mut counts = [0; nested::COUNTS_BYTES];
+    session.copy_to_host(reader, &mut counts, DeviceAddress(memory.address))?;
+    let used = nested::used(&counts, memory.units);
+    let mut records = vec![0; used as usize * nested::UNIT_BYTES];
+    if !records.is_empty() {
+        let from = DeviceAddress(memory.address + nested::HEADER_BYTES as u64);
+        session.copy_to_host(reader, &mut records, from)?;
+    }
+    let operations = nested::operations(&records).map_err(|damage| {
+        log::say(format_args!("a kernel has written over what it launched: {damage}"));
+        CuError::ILLEGAL_ADDRESS
+    })?;
+    if operations.is_empty() {
+        return Ok(false);
+    }
+    let mut batch = Batch::new(runtime, &module, depth);
+    let submitted = batch.submit(&operations);
+    let last = batch.join();
+    let (used, last) = (batch.used, last?);
+    if let Err(error) = submitted {
+        report(session, "a kernel's launches were not all submitted", error);
+    }
+    let told = nested.thread()?;
+    let mut state = nested.state();
+    if let Some(parent) = state.parents.get_mut(&id) {
+        parent.used = used;
+    }
+    drop(state);
+    runtime.host_calls.add(session, last, move |outcome| {
+        if outcome.is_ok() {
+            let _ = told.send(Told::Done(id));
+        }
+    })?;
+    Ok(true)
+}
+
+/// The operations of one launch on their way to streams.
+struct Batch<'a> {
+    runtime: &'static Runtime,
+    module: &'a Module,
+    depth: u32,
+    /// The stream of each order of operations.
+    lines: BTreeMap<Line, usize>,
+    /// The stream that the next order gets.
+    next: usize,
+    /// The program's events that were recorded.
+    recorded: BTreeMap<u64, EventHandle>,
+    /// Whether the first stream is behind the others.
+    joined: bool,
+    used: Used,
+}
+
+impl<'a> Batch<'a> {
+    fn new(runtime: &'static Runtime, module: &'a Module, depth: u32) -> Self {
+        let (lines, recorded, used) = (BTreeMap::new(), BTreeMap::new(), Used::default());
+        Batch { runtime, module, depth, lines, next: 0, recorded, joined: false, used }
+    }
+
+    /// Operations that fail leave the others alone; the first error is told.
+    fn submit(&mut self, operations: &[Operation]) -> CuResult {
+        let mut result = Ok(());
+        let (tails, others): (Vec<&Operation>, Vec<&Operation>) =
+            operations.iter().partition(|operation| operation.line == Line::Tail);
+        for operation in others {
+            let stream = self.stream_of(operation.line)?;
+            result = result.and(self.perform(&operation.work, stream));
+        }
+        let last = self.join()?;
+        for operation in tails {
+            result = result.and(self.perform(&operation.work, last));
+        }
+        result
+    }
+
+    fn stream_of(&mut self, line: Line) -> CuResult<StreamHandle> {
+        let place = match self.lines.get(&line) {
+            Some(place) => *place,
+            None => {
+                let most = STREAMS[(self.depth as usize).min(STREAMS.len() - 1)];
+                let place = self.next;
+                self.next = (place + 1) % most;
+                // Each operation that stands apart may have another stream.
+                if line != Line::Apart {
+                    self.lines.insert(line, place);
+                }
+                place
+            }
+        };
+        self.stream_at(place)
+    }
+
+    fn stream_at(&mut self, place: usize) -> CuResult<StreamHandle> {
+        while self.used.streams.len() <= place {
+            let stream = self.runtime.nested.stream(&self.runtime.session)?;
+            self.used.streams.push(stream);
+        }
+        Ok(self.used.streams[place])
+    }
+
+    /// The first stream, behind everything in the others.
+    fn join(&mut self) -> CuResult<StreamHandle> {
+        let session = &self.runtime.session;
+        let first = self.stream_at(0)?;
+        if !std::mem::replace(&mut self.joined, true) {
+            for stream in self.used.streams[1..].iter().copied() {
+                let event = self.runtime.nested.event(session)?;
+                self.used.events.push(event);
+                session.record_event(event, stream)?;
+                session.wait_event(first, event)?;
+            }
+        }
+        Ok(first)
+    }
+
+    fn perform(&mut self, work: &Work, stream: StreamHandle) -> CuResult {
+        let (runtime, session) = (self.runtime, &self.runtime.session);
+        match work {
+            Work::Launch { kernel, grid, block, dynamic_shared, params } => {
+                let function = self.module.kernel_at(*kernel)?;
+                let kernel = runtime.modules.functions.get(function)?;
+                let place = (*grid, *block, *dynamic_shared);
+                let prepared = prepared(runtime, (function, kernel), place, params)?;
+                prepared.submit_at(runtime, stream, self.depth + 1)
+            }
+            Work::Copy { to, from, bytes } => {
+                let (to, from) = (DeviceAddress(*to), DeviceAddress(*from));
+                Ok(session.copy_on_device(stream, to, from, *bytes)?)
+            }
+            Work::Fill { to, value, bytes } => {
+                Ok(session.fill(stream, DeviceAddress(*to), u32::from(*value), 1, *bytes)?)
+            }
+            Work::Record { event } => {
+                let handle = match self.recorded.get(event) {
+                    Some(handle) => *handle,
+                    None => {
+                        let handle = runtime.nested.event(session)?;
+                        self.used.events.push(handle);
+                        *self.recorded.entry(*event).or_insert(handle)
+                    }
+                };
+                Ok(session.record_event(handle, stream)?)
+            }
+            Work::Wait { event } => match self.recorded.get(event) {
+                Some(handle) => Ok(session.wait_event(stream, *handle)?),
+                None => Ok(()),
+            },
+        }
+    }
+}
+
+fn prepared(
+    runtime: &Runtime,
+    (function, kernel): (u64, Arc<Function>),
+    (grid, block, dynamic_shared): (Dim3, Dim3, u32),
+    params: &[u8],
+) -> CuResult<Prepared> {
+    if params.len() != kernel.param_bytes {
+        return Err(CuError::INVALID_VALUE);
+    }
+    let (cooperative, cluster, params) = (false, Dim3::linear(1), params.to_vec());
+    let prepared =
+        Prepared { function, kernel, grid, block, dynamic_shared, cooperative, cluster, params };
+    prepared.check(runtime.facts())?;
+    Ok(prepared)
+}
