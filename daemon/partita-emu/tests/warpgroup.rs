@@ -102,21 +102,27 @@ impl Layout {
         Layout { width, by_mn, inside: 0 }
     }
 
-    /// Offsets `leading` and `stride` in bytes for a matrix of `lines` by 32 bytes of K.
-    fn offsets(self, lines: usize) -> [usize; 2] {
-        let atom = self.width * 128;
+    /// Offsets `leading` and `stride` in bytes for a matrix of `lines` by `k` elements of K.
+    fn offsets(self, lines: usize, k: usize) -> [usize; 2] {
+        let (atom, groups) = (self.width * 128, k / 8);
         match (self.by_mn, self.width) {
             (false, 1) => [lines * 16, 128],
             (false, _) => [16, atom],
-            // Eight rows of K lie in an atom; two atoms along K, then the next along MN.
-            (true, 1) => [128, 256],
-            (true, _) => [2 * atom, atom],
+            // Eight rows of K lie in an atom; all atoms along K, then the next along MN.
+            (true, 1) => [128, 128 * groups],
+            (true, _) => [groups * atom, atom],
         }
     }
 
     /// The address of an element of K at `at`, of row or column `mn`, in bits.
-    fn bit(self, kind: Kind, lines: usize, start: usize, (mn, at): (usize, usize)) -> usize {
-        let [leading, stride] = self.offsets(lines);
+    fn bit(
+        self,
+        kind: Kind,
+        (lines, k): (usize, usize),
+        start: usize,
+        (mn, at): (usize, usize),
+    ) -> usize {
+        let [leading, stride] = self.offsets(lines, k);
         let per = 128 / kind.bits;
         let bits = if self.by_mn {
             let (inner, piece) = (mn % per, mn / per);
@@ -141,8 +147,8 @@ impl Layout {
         mixed * 8 + address % 8
     }
 
-    fn descriptor(self, lines: usize, start: usize) -> u64 {
-        let [leading, stride] = self.offsets(lines);
+    fn descriptor(self, (lines, k): (usize, usize), start: usize) -> u64 {
+        let [leading, stride] = self.offsets(lines, k);
         let mode = match self.width {
             1 => 0,
             8 => 1,
@@ -162,11 +168,74 @@ struct Case {
     b: Layout,
     add: bool,
     signs: [i32; 2],
+    /// The selector of a sparse product.
+    sparse: Option<usize>,
 }
 
 impl Case {
     fn k(&self) -> usize {
+        self.stored() * if self.sparse.is_some() { 2 } else { 1 }
+    }
+
+    /// Elements that are stored of each row of A.
+    fn stored(&self) -> usize {
         256 / self.kinds[1].bits
+    }
+
+    /// The places in a row of A of the elements that are stored, which are all but of a sparse
+    /// product, and the bits for each chunk of it.
+    fn places_in_row(&self, row: usize) -> (Vec<usize>, Vec<u32>) {
+        if self.sparse.is_none() {
+            return ((0..self.k()).collect(), Vec::new());
+        }
+        let (mut places, mut bits) = (Vec::new(), Vec::new());
+        let mut state = (row as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut draw = |most: u64| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state % most) as usize
+        };
+        let length = if self.kinds[1].bits == 32 { 2 } else { 4 };
+        for chunk in (0..self.k()).step_by(length) {
+            if length == 2 {
+                let place = draw(2);
+                places.push(chunk + place);
+                bits.push([0b0100, 0b1110][place]);
+            } else {
+                let (first, second) = [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)][draw(6)];
+                places.extend([chunk + first, chunk + second]);
+                bits.push((first | second << 2) as u32);
+            }
+        }
+        (places, bits)
+    }
+
+    /// The metadata of each thread (PTX ISA, "Matrix Fragments for sparse wgmma.mma_async").
+    /// Threads that do not count have something else.
+    fn metadata(&self) -> Vec<u8> {
+        let mut words = vec![0x6666_6666_u32; THREADS];
+        let Some(selector) = self.sparse else { return vec![0; 4 * THREADS] };
+        let own: Vec<usize> = match self.kinds[1].bits {
+            8 => vec![0, 1, 2, 3],
+            _ => vec![2 * selector, 2 * selector + 1],
+        };
+        (0..THREADS).filter(|thread| own.contains(&(thread % 4))).for_each(|at| words[at] = 0);
+        for row in 0..64 {
+            let first = 32 * (row / 16) + 4 * (row % 8);
+            let lower = row % 16 < 8;
+            for (chunk, bits) in self.places_in_row(row).1.into_iter().enumerate() {
+                // Bytes: a thread for each row and half of it. Else a thread for each half of it,
+                // with both rows.
+                let (thread, shift) = if self.kinds[1].bits == 8 {
+                    (2 * (chunk / 8) + usize::from(!lower), 4 * (chunk % 8))
+                } else {
+                    (2 * selector + chunk / 4, 4 * (chunk % 4) + if lower { 0 } else { 16 })
+                };
+                words[first + thread] |= bits << shift;
+            }
+        }
+        words.into_iter().flat_map(u32::to_le_bytes).collect()
     }
 
     fn text(&self) -> String {
@@ -174,7 +243,8 @@ impl Case {
         let tail = if a == B1 { ".and.popc" } else { "" };
         let (n, k) = (self.n, self.k());
         let words = format!("m64n{n}k{k}.{}.{}.{}{tail}", d.name, a.name, b.name);
-        format!("wgmma.mma_async.sync.aligned.{words}")
+        let sparse = if self.sparse.is_some() { ".sp" } else { "" };
+        format!("wgmma.mma_async{sparse}.sync.aligned.{words}")
     }
 
     /// Registers of D in a thread.
@@ -184,7 +254,8 @@ impl Case {
 
     fn kernel(&self) -> String {
         let mut text = ".version 8.4\n.target sm_90a\n.address_size 64\n.visible .entry \
-            test(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3)\n{\n\
+            test(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3, .param .u64 p4)\n\
+            {\n\
             .reg .b32 %r<8>; .reg .b32 %c<128>; .reg .b32 %a<4>; .reg .b64 %d<16>;\n\
             .reg .pred %p<3>;\n"
             .to_owned();
@@ -205,17 +276,19 @@ impl Case {
         writeln!(text, "add.u64 %d2, %d2, %d4;").unwrap();
         text += "mul.wide.u32 %d4, %r0, 16; add.u64 %d3, %d3, %d4;\n";
         text += "ld.global.v4.b32 {%a0, %a1, %a2, %a3}, [%d3];\n";
+        text += "ld.param.u64 %d7, [p4]; mul.wide.u32 %d4, %r0, 4; add.u64 %d7, %d7, %d4;\n";
+        text += "ld.global.b32 %r7, [%d7];\n";
         let d: Vec<String> = (0..self.registers()).map(|at| format!("%c{at}")).collect();
         for (at, register) in d.iter().enumerate() {
             writeln!(text, "ld.global.b32 {register}, [%d1+{}];", 4 * at).unwrap();
         }
         let descriptor =
             |layout: Layout, lines, start| layout.descriptor(lines, start).cast_signed();
-        let b = descriptor(self.b, self.n, B_AT);
+        let b = descriptor(self.b, (self.n, self.k()), B_AT);
         writeln!(text, "mov.b64 %d6, {b};").unwrap();
         let mut left = "{%a0, %a1, %a2, %a3}".to_owned();
         if let Some(layout) = self.a {
-            writeln!(text, "mov.b64 %d5, {};", descriptor(layout, 64, 0)).unwrap();
+            writeln!(text, "mov.b64 %d5, {};", descriptor(layout, (64, self.stored()), 0)).unwrap();
             left = "%d5".to_owned();
         }
         writeln!(text, "setp.eq.u32 %p1, 1, {};", u8::from(self.add)).unwrap();
@@ -230,7 +303,10 @@ impl Case {
             write!(numbers, ", {}", u8::from(self.b.by_mn)).unwrap();
         }
         text += "wgmma.fence.sync.aligned;\n";
-        writeln!(text, "{} {{{}}}, {left}, %d6, %p1{numbers};", self.text(), d.join(", ")).unwrap();
+        let sparse = self.sparse.map(|selector| format!(", %r7, {selector}")).unwrap_or_default();
+        let (name, d) = (self.text(), d.join(", "));
+        writeln!(text, "{name} {{{d}}}, {left}, %d6{sparse}, %p1{numbers};").unwrap();
+        let d: Vec<&str> = d.split(", ").collect();
         text += "wgmma.commit_group.sync.aligned; wgmma.wait_group.sync.aligned 0;\n";
         for (at, register) in d.iter().enumerate() {
             writeln!(text, "st.global.b32 [%d2+{}], {register};", 4 * at).unwrap();
@@ -258,7 +334,14 @@ impl Case {
     fn check(&self) -> usize {
         let [of_d, of_a, of_b] = self.kinds;
         let (n, k) = (self.n, self.k());
-        let a = of_a.numbers(64 * k, 1);
+        let stored = self.stored();
+        let compressed = of_a.numbers(64 * stored, 1);
+        let mut a = vec![0.0; 64 * k];
+        for row in 0..64 {
+            for (at, place) in self.places_in_row(row).0.into_iter().enumerate() {
+                a[row * k + place] = compressed[row * stored + at];
+            }
+        }
         let b = of_b.numbers(n * k, 2);
         let c = of_d.numbers(64 * n, 3);
         let mut image = vec![0_u8; IMAGE];
@@ -270,15 +353,17 @@ impl Case {
         };
         for at in 0..k {
             for mn in 0..n {
-                let bit = self.b.bit(of_b, n, B_AT, (mn, at));
+                let bit = self.b.bit(of_b, (n, k), B_AT, (mn, at));
                 assert!(bit / 8 < IMAGE, "{self:?}");
                 put(bit, of_b, b[mn * k + at]);
             }
+        }
+        for at in 0..stored {
             for mn in 0..64 {
                 if let Some(layout) = self.a {
-                    let bit = layout.bit(of_a, 64, 0, (mn, at));
+                    let bit = layout.bit(of_a, (64, stored), 0, (mn, at));
                     assert!(bit / 8 < B_AT, "{self:?}");
-                    put(bit, of_a, a[mn * k + at]);
+                    put(bit, of_a, compressed[mn * stored + at]);
                 }
             }
         }
@@ -297,7 +382,7 @@ impl Case {
         });
         let registers = packed(of_a, 128 / of_a.bits, &|thread, i| {
             let (row, at) = Self::place_of_a(of_a, thread, i);
-            a[row * k + at]
+            compressed[row * stored + at]
         });
         let after = vec![0; before.len()];
         let job = Run {
@@ -306,7 +391,9 @@ impl Case {
             grid: Dim3::linear(1),
             block: Dim3::linear(THREADS as u32),
             dynamic_shared: 0,
-            arguments: [image, before, after, registers].map(Argument::Buffer).into(),
+            arguments: [image, before, after, registers, self.metadata()]
+                .map(Argument::Buffer)
+                .into(),
             form: Form::Original,
             spec: Spec::named("h200").unwrap(),
             options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
@@ -355,7 +442,8 @@ fn all_types_and_widths() {
     ] {
         for n in [8, 16, 24, 40, 64, 96, 136, 208, 256] {
             if all || n <= 24 || n % 16 == 0 {
-                let base = Case { kinds, n, a: None, b: BY_K[3], add: true, signs: [1, 1] };
+                let base =
+                    Case { kinds, n, a: None, b: BY_K[3], add: true, signs: [1, 1], sparse: None };
                 cases.push(base);
                 cases.push(Case { a: Some(BY_K[1]), b: BY_K[0], add: false, ..base });
             }
@@ -372,15 +460,22 @@ fn all_layouts() {
             // A tile along M or N has 8 elements for each piece of the pattern's row.
             let n = 64;
             let kinds = if of_a.width == b.width { [F32, BF16, BF16] } else { [F16, F16, F16] };
-            cases.push(Case { kinds, n, a: Some(of_a), b, add: true, signs: [1, 1] });
+            cases.push(Case { kinds, n, a: Some(of_a), b, add: true, signs: [1, 1], sparse: None });
         }
     }
     // The further 32 bytes of a row of the pattern, as a loop over K takes them.
     for width in [4, 8] {
         for inside in (0..16 * width).step_by(32) {
             let b = Layout { inside, ..Layout::new(width, false) };
-            let base =
-                Case { kinds: [F32, F16, F16], n: 128, a: Some(b), b, add: true, signs: [1; 2] };
+            let base = Case {
+                kinds: [F32, F16, F16],
+                n: 128,
+                a: Some(b),
+                b,
+                add: true,
+                signs: [1; 2],
+                sparse: None,
+            };
             cases.push(base);
             cases.push(Case { kinds: [F32, TF32, TF32], ..base });
             cases.push(Case { kinds: [S32, S8, U8], ..base });
@@ -395,9 +490,41 @@ fn signs_and_sums() {
     for signs in [[1, -1], [-1, 1], [-1, -1]] {
         for kinds in [[F32, F16, F16], [F16, F16, F16], [F32, TF32, TF32], [F32, E4M3, E4M3]] {
             for add in [true, false] {
-                let base = Case { kinds, n: 32, a: None, b: BY_K[2], add, signs };
+                let base = Case { kinds, n: 32, a: None, b: BY_K[2], add, signs, sparse: None };
                 cases.push(base);
                 cases.push(Case { a: Some(BY_K[3]), ..base });
+            }
+        }
+    }
+    check_all(&cases);
+}
+
+#[test]
+fn sparse_products() {
+    let mut cases = Vec::new();
+    for (kinds, selectors) in [
+        ([F32, F16, F16], 2),
+        ([F16, F16, F16], 2),
+        ([F32, BF16, BF16], 2),
+        ([F32, TF32, TF32], 2),
+        ([F32, E4M3, E5M2], 1),
+        ([F16, E5M2, E4M3], 1),
+        ([S32, S8, U8], 1),
+        ([S32, U8, U8], 1),
+    ] {
+        for n in [8, 32, 64, 192, 256] {
+            for selector in 0..selectors {
+                let sparse = Some(selector);
+                let b = BY_K[3];
+                let base = Case { kinds, n, a: None, b, add: true, signs: [1, 1], sparse };
+                cases.push(base);
+                cases.push(Case { a: Some(BY_K[3]), b: BY_K[0], ..base });
+                cases.push(Case { a: Some(BY_K[0]), b: BY_K[2], add: false, ..base });
+                // Elements of 16 bits may be contiguous along M and N.
+                if n == 64 && kinds[1].bits == 16 {
+                    cases.push(Case { a: Some(BY_MN[3]), b: BY_MN[3], ..base });
+                    cases.push(Case { a: Some(BY_MN[0]), b: BY_MN[0], ..base });
+                }
             }
         }
     }
@@ -407,8 +534,15 @@ fn signs_and_sums() {
 /// An H100's SM makes 2,048 products of 16-bit elements a cycle: 64 * 256 * 16 in 128 cycles.
 #[test]
 fn a_product_takes_the_time_of_the_tensor_cores() {
-    let case =
-        Case { kinds: [F32, F16, F16], n: 256, a: None, b: BY_K[3], add: true, signs: [1; 2] };
+    let case = Case {
+        kinds: [F32, F16, F16],
+        n: 256,
+        a: None,
+        b: BY_K[3],
+        add: true,
+        signs: [1; 2],
+        sparse: None,
+    };
     let once = case.kernel();
     let (before, product) = once.split_once("wgmma.fence").unwrap();
     let (product, after) = product.split_once("wgmma.commit").unwrap();
@@ -426,7 +560,7 @@ fn a_product_takes_the_time_of_the_tensor_cores() {
         grid: Dim3::linear(1),
         block: Dim3::linear(THREADS as u32),
         dynamic_shared: 0,
-        arguments: [IMAGE, THREADS * 512, THREADS * 512, THREADS * 16]
+        arguments: [IMAGE, THREADS * 512, THREADS * 512, THREADS * 16, THREADS * 4]
             .map(|bytes| Argument::Buffer(vec![0; bytes]))
             .into(),
         form: Form::Original,

@@ -13,8 +13,8 @@ macro_rules! for_gallery {
             mandelbrot many_launches mapped mma montecarlo nbody nested no_parameters odd_grid
             pipeline printf processes processes_pool processes_vmm queens radix rdc recursion reduce
             redux registered scan sha256 simd slices special_registers spinlock spmv stencil
-            stream_memory surface symbols texture texture_kinds thrust_reduce thrust_scan thrust_sort
-            thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
+            stream_memory surface symbols texture texture_kinds thrust_reduce thrust_scan
+            thrust_sort thrust_unique transpose vmm vmm_alias warp wide_atomics wmma wmma80
         }
     };
 }

@@ -34,6 +34,7 @@ pub mod program;
 pub mod quad;
 pub mod registers;
 pub mod rows;
+pub mod sparse;
 pub mod special;
 pub mod state;
 pub mod step;

@@ -9,6 +9,7 @@ use super::inst::{Inst, Source, Space, Target};
 use super::matrix::{Element, Fragment, Register, Rule, multiply};
 use super::quad::{self, Quads};
 use super::rows::{LANES, lanes};
+use super::sparse::{self, Sparse};
 use super::state::Core;
 use super::step::{Env, Trouble};
 use super::trace::AccessKind;
@@ -38,6 +39,8 @@ pub enum MatrixOp {
         targets: Vec<Target>,
         /// The rule for sums.
         rule: Rule,
+        /// Whether half of A is zero and not stored.
+        sparse: Option<Sparse>,
     },
     /// `mma.m8n8k4` on f16
     Quads {
@@ -116,7 +119,10 @@ impl MatrixOp {
     pub fn rows(&self, mut tell: impl FnMut(Source, bool), of: impl Fn(Target) -> Source) {
         let (sources, targets): (Vec<Source>, &[Target]) = match self {
             MatrixOp::Group(op) => return op.rows(tell, of),
-            MatrixOp::Multiply { sources, targets, .. } => (sources.concat(), targets),
+            MatrixOp::Multiply { sources, targets, sparse, .. } => {
+                let metadata = sparse.iter().map(|sparse| sparse.metadata);
+                (sources.concat().into_iter().chain(metadata).collect(), targets)
+            }
             MatrixOp::Quads { sources, targets, .. } => (sources.concat(), targets),
             MatrixOp::Load { from, stride, targets, .. } => (vec![from.address, *stride], targets),
             MatrixOp::Store { to, stride, sources, .. } => {
@@ -146,13 +152,19 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
             continue;
         }
         match op {
-            MatrixOp::Multiply { factors, sources, result, targets, rule } => {
-                let [a, b, c] = [0, 1, 2].map(|index| {
+            MatrixOp::Multiply { factors, sources, result, targets, rule, sparse } => {
+                let [mut a, b, c] = [0, 1, 2].map(|index| {
                     let registers: Vec<Register> =
                         sources[index].iter().map(|&source| core.get_all(source, w)).collect();
                     factors[index].gather(&registers)
                 });
-                let product = multiply([&a, &b, &c], *factors, *result, *rule);
+                let mut factors = *factors;
+                if let Some(Sparse { metadata, selector }) = *sparse {
+                    let (of_a, k) = (factors[0].element, factors[1].rows);
+                    a = sparse::expand(&a, &core.get_all(metadata, w), (of_a, selector), k);
+                    factors[0].columns = k;
+                }
+                let product = multiply([&a, &b, &c], factors, *result, *rule);
                 let of_d = Fragment { element: *result, ..factors[2] };
                 put(core, targets, &of_d.spread(&product, targets.len()), w, mask);
             }

@@ -8,6 +8,7 @@
 use super::access::read_bytes;
 use super::inst::{Source, Space, Target};
 use super::matrix::{Element, Fragment, Register, Role, Rule, sums};
+use super::sparse::{self, Sparse};
 use super::state::Core;
 use super::step::{Env, Trouble};
 
@@ -51,12 +52,14 @@ pub struct GroupOp {
     pub negated: [bool; 2],
     /// The rule for sums.
     pub rule: Rule,
+    /// Whether half of A is zero and not stored.
+    pub sparse: Option<Sparse>,
 }
 
 impl GroupOp {
     /// Cycles for which the tensor core of a warp is busy.
     pub fn cycles(&self) -> u32 {
-        let [n, k] = self.nk;
+        let [n, k] = [self.nk[0], self.stored()];
         ((ROWS * n * k * self.elements[0].width()).div_ceil(16 * PRODUCTS) as u32).max(1)
     }
 
@@ -67,8 +70,14 @@ impl GroupOp {
             Left::Shared(descriptor, _) => tell(*descriptor, false),
         }
         tell(self.right.0, false);
+        self.sparse.iter().for_each(|sparse| tell(sparse.metadata, false));
         self.sources.iter().for_each(|&source| tell(source, false));
         self.targets.iter().for_each(|&target| tell(of(target), true));
+    }
+
+    /// Elements that are stored of each row of A.
+    fn stored(&self) -> usize {
+        if self.sparse.is_some() { self.nk[1] / 2 } else { self.nk[1] }
     }
 
     /// The fragment of D that a warp has.
@@ -114,7 +123,11 @@ impl Descriptor {
         let (row, group) = (along % 8, along / 8);
         let offset = match (by_k, self.width) {
             (true, 1) => row * PIECE + group * self.stride + across * self.leading,
-            (true, width) => row * width * PIECE + group * self.stride + across * PIECE,
+            (true, width) => {
+                // Only sparse products have rows that are longer than the narrowest pattern.
+                let (piece, block) = (across % width, across / width);
+                row * width * PIECE + group * self.stride + piece * PIECE + block * self.leading
+            }
             (false, 1) => row * PIECE + group * self.leading + across * self.stride,
             (false, width) => {
                 let (piece, block) = (across % width, across / width);
@@ -144,19 +157,23 @@ pub fn execute(
     let registers = |core: &Core<'_>, sources: &[Source]| -> Vec<Register> {
         sources.iter().map(|&source| core.get_all(source, w)).collect()
     };
-    let left = match &op.left {
+    let mut left = match &op.left {
         Left::Registers(sources) => {
             let element = op.elements[0];
-            let of_a = Fragment { role: Role::A, rows: ROWS, columns: k, element };
+            let columns = op.stored();
+            let of_a = Fragment { role: Role::A, rows: ROWS, columns, element };
             of_a.gather(&registers(core, sources))
         }
         Left::Shared(descriptor, contiguous_m) => {
             let descriptor = Descriptor::unpack(core.get(*descriptor, w, lane));
             let first = ROWS * (site.0 % 4);
             let view = View { descriptor, by_k: !contiguous_m, element: op.elements[0] };
-            view.read(env, site, (first, ROWS), k)?
+            view.read(env, site, (first, ROWS), op.stored())?
         }
     };
+    if let Some(Sparse { metadata, selector }) = op.sparse {
+        left = sparse::expand(&left, &core.get_all(metadata, w), (op.elements[0], selector), k);
+    }
     let descriptor = Descriptor::unpack(core.get(op.right.0, w, lane));
     let view = View { descriptor, by_k: !op.right.1, element: op.elements[1] };
     let by_columns = view.read(env, site, (0, n), k)?;

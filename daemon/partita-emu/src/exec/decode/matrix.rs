@@ -5,6 +5,7 @@ use crate::exec::inst::{Op, Source, Space, Target, WarpKind};
 use crate::exec::matrix::{Element, Fragment, Role, Rule};
 use crate::exec::program::Constant;
 use crate::exec::quad::{Quads, registers};
+use crate::exec::sparse::{Sparse, selectors};
 use crate::exec::tensor::{MatrixOp, Place};
 use partita_ptx::{Form, Mod, Op as P, Operand, Type};
 
@@ -22,6 +23,18 @@ const MMA: [(Element, &[[usize; 3]]); 11] = [
     (Element::F64, &[[8, 8, 4], [16, 8, 4], [16, 8, 8], [16, 8, 16]]),
     (Element::S8, &[[8, 8, 16], [16, 8, 16], [16, 8, 32]]),
     (Element::U8, &[[8, 8, 16], [16, 8, 16], [16, 8, 32]]),
+];
+/// The same of `mma.sp`.
+const SPARSE: [(Element, &[[usize; 3]]); 9] = [
+    (Element::S4, &[[16, 8, 64], [16, 8, 128]]),
+    (Element::U4, &[[16, 8, 64], [16, 8, 128]]),
+    (Element::E4m3, &[[16, 8, 64]]),
+    (Element::E5m2, &[[16, 8, 64]]),
+    (Element::F16, &[[16, 8, 16], [16, 8, 32]]),
+    (Element::Bf16, &[[16, 8, 16], [16, 8, 32]]),
+    (Element::Tf32, &[[16, 8, 8], [16, 8, 16]]),
+    (Element::S8, &[[16, 8, 32], [16, 8, 64]]),
+    (Element::U8, &[[16, 8, 32], [16, 8, 64]]),
 ];
 const WIDE: &[[usize; 3]] = &[[16, 16, 16], [32, 8, 16], [8, 32, 16]];
 const WMMA: [(Element, &[[usize; 3]]); 9] = [
@@ -55,6 +68,11 @@ pub(super) fn element(ty: Type) -> Option<Element> {
     })
 }
 
+/// Whether half of the left factor is zero and not stored.
+pub(super) fn is_sparse(text: &str) -> bool {
+    text.split('.').any(|word| matches!(word, "sp" | "sp::ordered_metadata"))
+}
+
 /// `m16n8k16` in a spelling.
 pub(super) fn shape(text: &str) -> Option<[usize; 3]> {
     text.split('.').find_map(|word| {
@@ -82,7 +100,11 @@ impl Decoder<'_> {
             {
                 self.quads(form, operands)?
             }
-            P::Mma if form.has(Mod::Sync) => self.mma(form, operands, &MMA)?,
+            P::Mma if form.has(Mod::Sync) => {
+                let shapes =
+                    if is_sparse(self.module.text(form.text)) { &SPARSE } else { &MMA[..] };
+                self.mma(form, operands, shapes)?
+            }
             P::Wmma if form.has(Mod::Load) => self.wmma_load(form, operands)?,
             P::Wmma if form.has(Mod::Store) => self.wmma_store(form, operands)?,
             P::Wmma => self.mma(form, operands, &WMMA)?,
@@ -128,16 +150,20 @@ impl Decoder<'_> {
             _ if a.is_integer() => sum == Element::S32,
             _ => sum == Element::F32,
         };
-        let other = [".sp", ".kind::", ".block_scale"].iter().any(|word| text.contains(word));
+        let other = [".kind::", ".block_scale"].iter().any(|word| text.contains(word));
         // Products of single bits have their own kinds.
         let bitwise = form.has(Mod::Xor) || form.has(Mod::And);
         let other = other || bitwise != (a == Element::B1);
-        let [to, left, right, plus] = *operands else { return self.unsupported(form) };
+        let sparse = self.sparse(form, operands.get(4..).unwrap_or_default(), (a, mnk[2]))?;
+        let &[to, left, right, plus, ..] = operands else { return self.unsupported(form) };
         if !known || !same || !sum(c) || !sum(d) || other || b.width() == 32 && b != Element::Tf32 {
             return self.unsupported(form);
         }
-        let factors =
+        let mut factors =
             [fragment(Role::A, mnk, a), fragment(Role::B, mnk, b), fragment(Role::C, mnk, c)];
+        if sparse.is_some() {
+            factors[0].columns /= 2;
+        }
         let mut sources = [Vec::new(), Vec::new(), Vec::new()];
         for (index, operand) in [left, right, plus].into_iter().enumerate() {
             sources[index] = self.fragment_sources(form, operand, &factors[index])?;
@@ -151,7 +177,26 @@ impl Decoder<'_> {
         } else {
             Rule::Plain
         };
-        Ok(MatrixOp::Multiply { factors, sources, result: d, targets, rule })
+        Ok(MatrixOp::Multiply { factors, sources, result: d, targets, rule, sparse })
+    }
+
+    /// The operands that only sparse products have: metadata, and a selector of threads.
+    pub(super) fn sparse(
+        &mut self,
+        form: &Form,
+        operands: &[Operand],
+        (element, k): (Element, usize),
+    ) -> Result<Option<Sparse>> {
+        match (is_sparse(self.module.text(form.text)), operands) {
+            (false, []) => Ok(None),
+            (true, &[metadata, Operand::Int(selector)])
+                if (selector as usize) < selectors(element, k) =>
+            {
+                let metadata = self.source(metadata, Type::B32)?;
+                Ok(Some(Sparse { metadata, selector: selector as usize }))
+            }
+            _ => self.unsupported(form),
+        }
     }
 
     /// `mma.m8n8k4` on f16.

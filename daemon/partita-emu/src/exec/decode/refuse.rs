@@ -9,20 +9,17 @@ const TENSOR_MAP: &str = "tensor maps are emulated for tiles only; copy tiles, o
     for compute_80";
 const BLACKWELL: &str = "its tensor cores are those of Blackwell; build the kernel for compute_90a \
     or compute_80, where the same library uses `wgmma` or `mma.sync`";
-const SPARSE: &str = "sparse matrices are not emulated; use the dense instruction";
 const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
 const OTHER: &str = "build the kernel without it, or run it on a GPU";
 
 /// The advice for a program that uses an unsupported instruction.
-fn remedy(form: &Form, text: &str) -> &'static str {
+fn remedy(form: &Form) -> &'static str {
     match form.op {
-        P::Wgmma if text.contains(".sp.") => SPARSE,
         P::Tcgen05 => BLACKWELL,
         P::Tensormap => TENSOR_MAP,
         P::Cp if form.has(Mod::Tensor) => TENSOR_MAP,
         P::Clusterlaunchcontrol => WORK_STEALING,
         P::Multimem => MULTIMEM,
-        P::Mma | P::Wmma if text.contains(".sp.") || text.contains(".sp::") => SPARSE,
         _ => OTHER,
     }
 }
@@ -31,10 +28,7 @@ impl Decoder<'_> {
     /// Refuses the kernel because of an unsupported instruction.
     pub(super) fn unsupported<T>(&self, form: &Form) -> Result<T> {
         let text = self.module.text(form.text);
-        self.refuse(format!(
-            "`{text}` is not supported by the emulated GPU; {}",
-            remedy(form, text)
-        ))
+        self.refuse(format!("`{text}` is not supported by the emulated GPU; {}", remedy(form)))
     }
 
     /// Refuses the kernel because it calls a function without a definition.

@@ -1,6 +1,6 @@
 //! Matrix instructions of a warp group: `wgmma`.
 
-use super::matrix::{element, shape};
+use super::matrix::{element, is_sparse, shape};
 use super::{Decoder, Result};
 use crate::exec::inst::Op;
 use crate::exec::matrix::{Element, Fragment, Role, Rule};
@@ -9,7 +9,7 @@ use crate::exec::warpgroup::{GroupOp, Left, ROWS};
 use partita_ptx::{Form, Mod, Operand, Type};
 
 /// The length of the sums by the elements of A (PTX ISA, "wgmma.mma_async": all shapes have 32
-/// bytes of K).
+/// bytes of K, and sparse ones twice as many).
 const fn length(element: Element) -> usize {
     256 / element.width()
 }
@@ -23,7 +23,7 @@ impl Decoder<'_> {
             self.emit(Op::Nop, 0, 0, 0, 0, 0);
             return Ok(());
         }
-        if words.get(1) != Some(&"mma_async") || words.contains(&"sp") {
+        if words.get(1) != Some(&"mma_async") {
             return self.unsupported(form);
         }
         let op = self.group_product(form, operands)?;
@@ -38,6 +38,7 @@ impl Decoder<'_> {
         else {
             return self.unsupported(form);
         };
+        let is_sparse = is_sparse(self.module.text(form.text));
         let tiny = |element| matches!(element, Element::E4m3 | Element::E5m2);
         let half = matches!(a, Element::F16 | Element::Bf16);
         let (known, sums): (bool, &[Element]) = match a {
@@ -45,11 +46,15 @@ impl Decoder<'_> {
             Element::Bf16 | Element::Tf32 => (a == b, &[Element::F32]),
             Element::E4m3 | Element::E5m2 => (tiny(b), &[Element::F16, Element::F32]),
             Element::S8 | Element::U8 => (b.is_integer() && b.width() == 8, &[Element::S32]),
-            Element::B1 => (a == b && form.has(Mod::And), &[Element::S32]),
+            Element::B1 => (a == b && form.has(Mod::And) && !is_sparse, &[Element::S32]),
             _ => (false, &[]),
         };
         let columns = n.is_multiple_of(8) && (8..=256).contains(&n);
-        let [to, left, right, scale, rest @ ..] = operands else { return self.unsupported(form) };
+        let [to, left, right, rest @ ..] = operands else { return self.unsupported(form) };
+        let (of_sparse, rest) = rest.split_at(if is_sparse { rest.len().min(2) } else { 0 });
+        let sparse = self.sparse(form, of_sparse, (a, k))?;
+        let [scale, rest @ ..] = rest else { return self.unsupported(form) };
+        let stored = if is_sparse { k / 2 } else { k };
         let in_registers = matches!(left, Operand::Vector(_));
         let immediates = match (a.is_integer(), half, in_registers) {
             (true, ..) => 0,
@@ -57,7 +62,11 @@ impl Decoder<'_> {
             (false, true, true) => 3,
             (false, true, false) => 4,
         };
-        if !known || !sums.contains(&sum) || !columns || k != length(a) || rest.len() != immediates
+        if !known
+            || !sums.contains(&sum)
+            || !columns
+            || stored != length(a)
+            || rest.len() != immediates
         {
             return self.unsupported(form);
         }
@@ -75,7 +84,7 @@ impl Decoder<'_> {
             return self.unsupported(form);
         }
         let left = if in_registers {
-            let of_a = Fragment { role: Role::A, rows: ROWS, columns: k, element: a };
+            let of_a = Fragment { role: Role::A, rows: ROWS, columns: stored, element: a };
             Left::Registers(self.fragment_sources(form, *left, &of_a)?)
         } else {
             Left::Shared(self.source(*left, Type::B64)?, transposed_a == 1)
@@ -92,6 +101,7 @@ impl Decoder<'_> {
             add: self.source(*scale, Type::Pred)?,
             negated: [numbers[0] == -1, numbers[1] == -1],
             rule: if form.has(Mod::Satfinite) { Rule::Saturate } else { Rule::Plain },
+            sparse,
         })
     }
 }
