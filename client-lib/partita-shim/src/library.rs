@@ -92,6 +92,7 @@ impl Library {
                 devices::get(index.ordinal()).ok().and_then(devices::Device::opened)
             {
                 // A failed device does not affect the others.
+                runtime.nested.settle(&runtime.session, module);
                 let _ = runtime.modules.unload(&runtime.session, module);
             }
         }
@@ -100,6 +101,7 @@ impl Library {
             runtime.modules.forget_foreign(self.module);
         }
         let home = runtime::of(self.module)?;
+        home.nested.settle(&home.session, self.module);
         home.modules.unload(&home.session, self.module)
     }
 }

@@ -14,7 +14,7 @@ use crate::library::Library;
 use crate::log;
 use partita_client::image::{self, Image as Code, ImageKind};
 use partita_client::{KernelReply, ModuleHandle, Session, VariableReply};
-use partita_model::{DeviceFacts, DeviceKind};
+use partita_model::{DeviceFacts, DeviceKind, nested};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -127,6 +127,8 @@ pub struct Module {
     refused: BTreeMap<String, String>,
     /// The kernels that kernels may launch, by the numbers that these have for them.
     by_place: BTreeMap<u32, u64>,
+    /// Units of [`partita_model::nested`] that a launch of any of them takes.
+    pub launch_units: u32,
 }
 
 impl Module {
@@ -261,10 +263,12 @@ impl Modules {
         self.modules.insert_with(|module| {
             let mut functions = Vec::with_capacity(contents.kernels.len());
             let (mut by_name, mut by_place) = (BTreeMap::new(), BTreeMap::new());
+            let mut most_params = 0;
             for (index, mut facts) in (0..).zip(contents.kernels) {
                 // The program knows nothing of this parameter.
                 let queue = if facts.launches { facts.params.pop() } else { None };
                 let place = facts.place;
+                most_params = most_params.max(facts.param_bytes());
                 let static_shared = u32::try_from(facts.static_shared).unwrap_or(u32::MAX);
                 let name = facts.name.clone();
                 let handle = self.functions.insert_with(|handle| {
@@ -288,7 +292,16 @@ impl Modules {
                 functions.push(handle);
             }
             let refused = contents.refused.into_iter().collect();
-            Ok(Module { handle: module, instance, functions, by_name, refused, by_place })
+            let launch_units = nested::units(most_params);
+            Ok(Module {
+                handle: module,
+                instance,
+                functions,
+                by_name,
+                refused,
+                by_place,
+                launch_units,
+            })
         })
     }
 

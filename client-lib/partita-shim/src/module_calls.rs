@@ -45,6 +45,7 @@ exports! {
     fn cuModuleUnload(module: u64) {
         runtime::current()?;
         let runtime = runtime::of(module)?;
+        runtime.nested.settle(&runtime.session, module);
         runtime.modules.unload(&runtime.session, module)
     }
 

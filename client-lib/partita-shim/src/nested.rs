@@ -6,6 +6,9 @@
 //! to streams of its own. Behind the last of them another function of the host wakes the thread,
 //! and the gate opens. So work behind the launch comes when all kernels below it are done.
 //!
+//! Launches in one stream share their memory: the next begins when the records of the last have
+//! been read.
+//!
 //! No operation begins before the kernel that asked for it has ended, which CUDA allows: it never
 //! promises that the two run at once.
 
@@ -25,13 +28,11 @@ use partita_model::{DeviceAddress, Dim3};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The most streams on which operations of one launch run at once, by its depth. Launches below
 /// one another hold streams at each depth, so their number is small where many may exist.
 const STREAMS: [usize; 3] = [8, 2, 1];
-/// Units for each launch that memory has room for: one with few parameters.
-const UNITS: u64 = 2;
 /// The most launches that memory has room for because of the number of a launch's threads.
 const MOST_BY_THREADS: u128 = 1 << 16;
 /// The most units of a launch's memory, 1 GiB.
@@ -40,6 +41,8 @@ const MOST_UNITS: u64 = 1 << 24;
 /// A device's launches by kernels.
 pub struct Nested {
     device: DeviceIndex,
+    /// Held by a thread that submits a launch.
+    order: Mutex<()>,
     /// Tells the thread, once there is one.
     told: Mutex<Option<Sender<Told>>>,
     state: Mutex<State>,
@@ -50,6 +53,8 @@ struct State {
     last: u64,
     /// Launches whose gates are closed.
     parents: HashMap<u64, Parent>,
+    /// Memory of each stream with such launches in flight.
+    of_streams: HashMap<StreamHandle, Weak<Memory>>,
     /// What no launch uses. A free would wait for all work of the session.
     memory: Vec<Memory>,
     streams: Vec<StreamHandle>,
@@ -67,7 +72,8 @@ enum Told {
 /// A launch of a kernel that may launch others.
 struct Parent {
     gate: ClosedGate,
-    memory: Memory,
+    stream: StreamHandle,
+    memory: Arc<Memory>,
     module: Arc<Module>,
     depth: u32,
     used: Used,
@@ -80,16 +86,27 @@ struct Used {
     events: Vec<EventHandle>,
 }
 
-#[derive(Clone, Copy)]
 struct Memory {
     address: u64,
     units: u32,
 }
 
+impl State {
+    /// Takes memory back that no launch uses any more.
+    fn give_back(&mut self, stream: StreamHandle, memory: Arc<Memory>) {
+        if let Ok(memory) = Arc::try_unwrap(memory) {
+            self.memory.push(memory);
+        }
+        if self.of_streams.get(&stream).is_some_and(|memory| memory.strong_count() == 0) {
+            self.of_streams.remove(&stream);
+        }
+    }
+}
+
 impl Nested {
     /// None, and no thread.
     pub fn new(device: DeviceIndex) -> Self {
-        Nested { device, told: Mutex::new(None), state: Mutex::default() }
+        Nested { device, order: Mutex::new(()), told: Mutex::new(None), state: Mutex::default() }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -105,23 +122,26 @@ impl Nested {
         stream: StreamHandle,
         depth: u32,
     ) -> CuResult {
-        let session = &runtime.session;
         let module = runtime.modules.modules.get(prepared.kernel.module)?;
-        let told = self.thread()?;
         // At the greatest depth there is no room.
-        let units = if depth < MOST_DEPTH { units(prepared) } else { 0 };
+        let units = if depth < MOST_DEPTH { units(prepared, &module) } else { 0 };
+        // What clears the memory comes right before the launch, whichever threads launch.
+        let _alone = self.order.lock().unwrap_or_else(PoisonError::into_inner);
         let memory = self.memory(runtime, units, stream)?;
-        for (offset, value, count) in nested::clearing(units) {
-            session.fill(stream, DeviceAddress(memory.address + offset), value, 4, count)?;
-        }
-        let mut params = prepared.params.clone();
-        params.resize(queue as usize, 0);
-        params.extend_from_slice(&memory.address.to_le_bytes());
+        let params = params_with(prepared, queue, &memory);
+        let started = self.start(runtime, (prepared, &params), stream, (&memory, units));
+        let told = match started {
+            Ok(told) => told,
+            Err(error) => {
+                self.state().give_back(stream, memory);
+                return Err(error);
+            }
+        };
         // The thread finds the launch, however soon it is told.
         let mut state = self.state();
         state.last += 1;
         let id = state.last;
-        prepared.submit_with(runtime, stream, &params)?;
+        let session = &runtime.session;
         runtime.host_calls.add(session, stream, move |outcome| {
             // A session whose work has failed has none behind the gate.
             if outcome.is_ok() {
@@ -130,8 +150,49 @@ impl Nested {
         })?;
         let gate = session.close_gate(stream)?;
         let used = Used::default();
-        state.parents.insert(id, Parent { gate, memory, module, depth, used });
+        state.parents.insert(id, Parent { gate, stream, memory, module, depth, used });
         Ok(())
+    }
+
+    /// Clears the memory and submits the launch.
+    fn start(
+        &self,
+        runtime: &Runtime,
+        (prepared, params): (&Prepared, &[u8]),
+        stream: StreamHandle,
+        (memory, units): (&Memory, u32),
+    ) -> CuResult<Sender<Told>> {
+        let told = self.thread()?;
+        for (offset, value, count) in nested::clearing(units) {
+            let to = DeviceAddress(memory.address + offset);
+            runtime.session.fill(stream, to, value, 4, count)?;
+        }
+        prepared.submit_with(runtime, stream, params)?;
+        Ok(told)
+    }
+
+    /// Waits for the launches of a module's kernels that are in flight: what they launch is the
+    /// module's, too.
+    pub fn settle(&self, session: &Session, module: u64) {
+        let is_of_it = |parent: &Parent| parent.module.handle == module;
+        if !self.state().parents.values().any(is_of_it) {
+            return;
+        }
+        // The program has not asked for an answer, so the next one that it asks for has the error.
+        if let Err(error) = session.synchronize(None)
+            && session.check().is_ok()
+        {
+            session.fail_next_synchronization(error);
+        }
+    }
+
+    /// Frees the memory that no launch uses.
+    pub fn clear(&self, session: &Session) {
+        let memory = std::mem::take(&mut self.state().memory);
+        for memory in memory {
+            // Memory that cannot be freed any more ends with the session.
+            let _ = session.mem_free(DeviceAddress(memory.address));
+        }
     }
 
     /// A way to the thread, which starts with the first launch.
@@ -151,15 +212,27 @@ impl Nested {
     }
 
     /// Memory with room for so many units at least, for work of a stream.
-    fn memory(&self, runtime: &Runtime, units: u32, stream: StreamHandle) -> CuResult<Memory> {
-        {
-            let mut state = self.state();
-            let fits = |memory: &Memory| memory.units >= units;
-            let found = state.memory.iter().enumerate().filter(|(_, memory)| fits(memory));
-            if let Some((at, _)) = found.min_by_key(|(_, memory)| memory.units) {
-                return Ok(state.memory.swap_remove(at));
-            }
+    fn memory(&self, runtime: &Runtime, units: u32, stream: StreamHandle) -> CuResult<Arc<Memory>> {
+        let fits = |memory: &Memory| memory.units >= units;
+        let mut state = self.state();
+        let own = state.of_streams.get(&stream).and_then(Weak::upgrade);
+        if let Some(memory) = own.filter(|memory| fits(memory)) {
+            return Ok(memory);
         }
+        let found = state.memory.iter().enumerate().filter(|(_, memory)| fits(memory));
+        let found = found.min_by_key(|(_, memory)| memory.units).map(|(at, _)| at);
+        let found = found.map(|at| state.memory.swap_remove(at));
+        drop(state);
+        let memory = match found {
+            Some(memory) => memory,
+            None => self.new_memory(runtime, units, stream)?,
+        };
+        let memory = Arc::new(memory);
+        self.state().of_streams.insert(stream, Arc::downgrade(&memory));
+        Ok(memory)
+    }
+
+    fn new_memory(&self, runtime: &Runtime, units: u32, stream: StreamHandle) -> CuResult<Memory> {
         let session = &runtime.session;
         // Few sizes serve all launches.
         let units = units.next_power_of_two();
@@ -168,6 +241,8 @@ impl Nested {
             number: self.device.ordinal().cast_unsigned(),
             count: u32::try_from(devices::all()?.len()).unwrap_or(u32::MAX),
             version: DRIVER_VERSION.cast_unsigned(),
+            dynamic_shared: u32::try_from(runtime.facts().shared_per_cta_optin.0)
+                .unwrap_or(u32::MAX),
         };
         let header = device.header(|number| attributes::value(runtime.facts(), number));
         let to = DeviceAddress(address + nested::Device::HEADER_AT);
@@ -188,22 +263,31 @@ impl Nested {
     /// Lets the stream of a launch go on.
     fn finish(&self, session: &Session, id: u64) {
         let mut state = self.state();
-        let Some(Parent { gate, memory, used, .. }) = state.parents.remove(&id) else { return };
-        state.memory.push(memory);
+        let Some(parent) = state.parents.remove(&id) else { return };
+        let Parent { gate, stream, memory, used, module, .. } = parent;
+        state.give_back(stream, memory);
         state.streams.extend(used.streams);
         state.events.extend(used.events);
-        drop(state);
+        drop((state, module));
         // A session that has failed has no work behind the gate.
         let _ = session.open_gate(gate);
     }
 }
 
+/// The parameters of a launch with the address of its memory.
+fn params_with(prepared: &Prepared, queue: u32, memory: &Memory) -> Vec<u8> {
+    let mut params = prepared.params.clone();
+    params.resize(queue as usize, 0);
+    params.extend_from_slice(&memory.address.to_le_bytes());
+    params
+}
+
 /// Units of memory for a launch.
-fn units(prepared: &Prepared) -> u32 {
+fn units(prepared: &Prepared, module: &Module) -> u32 {
     let threads = prepared.grid.count().saturating_mul(prepared.block.count());
     let by_threads = u64::try_from(threads.min(MOST_BY_THREADS)).unwrap_or(u64::MAX);
     let launches = pending_launches().max(by_threads);
-    let units = launches.saturating_mul(UNITS).min(MOST_UNITS);
+    let units = launches.saturating_mul(module.launch_units.into()).min(MOST_UNITS);
     u32::try_from(units).unwrap_or(u32::MAX)
 }
 
@@ -250,13 +334,19 @@ fn report(session: &Session, what: &str, error: CuError) {
 fn begin(runtime: &'static Runtime, id: u64, reader: StreamHandle) -> CuResult<bool> {
     let (session, nested) = (&runtime.session, &runtime.nested);
     let known = nested.state().parents.get(&id).map(|parent| {
-        let Parent { memory, module, depth, .. } = parent;
-        (*memory, Arc::clone(module), *depth)
+        let memory = Memory { ..*parent.memory };
+        (memory, Arc::clone(&parent.module), parent.depth)
     });
     let Some((memory, module, depth)) = known else { return Ok(false) };
     let mut counts = [0; nested::COUNTS_BYTES];
     session.copy_to_host(reader, &mut counts, DeviceAddress(memory.address))?;
     let used = nested::used(&counts, memory.units);
+    if nested::is_over(&counts) {
+        log::say(format_args!(
+            "a kernel asked for more launches than its memory holds: raise \
+             cudaLimitDevRuntimePendingLaunchCount"
+        ));
+    }
     let mut records = vec![0; used as usize * nested::UNIT_BYTES];
     if !records.is_empty() {
         let from = DeviceAddress(memory.address + nested::HEADER_BYTES as u64);
@@ -272,16 +362,13 @@ fn begin(runtime: &'static Runtime, id: u64, reader: StreamHandle) -> CuResult<b
     let mut batch = Batch::new(runtime, &module, depth);
     let submitted = batch.submit(&operations);
     let last = batch.join();
-    let (used, last) = (batch.used, last?);
+    if let Some(parent) = nested.state().parents.get_mut(&id) {
+        parent.used = batch.used;
+    }
     if let Err(error) = submitted {
         report(session, "a kernel's launches were not all submitted", error);
     }
-    let told = nested.thread()?;
-    let mut state = nested.state();
-    if let Some(parent) = state.parents.get_mut(&id) {
-        parent.used = used;
-    }
-    drop(state);
+    let (last, told) = (last?, nested.thread()?);
     runtime.host_calls.add(session, last, move |outcome| {
         if outcome.is_ok() {
             let _ = told.send(Told::Done(id));

@@ -166,6 +166,7 @@ impl Runtime {
         self.events.clear(&self.session);
         self.streams.clear(&self.session);
         self.links.remove_where(|_| true);
+        self.nested.clear(&self.session);
         self.modules.clear(&self.session);
         self.textures.clear(&self.session);
         self.arrays.clear(&self.session);

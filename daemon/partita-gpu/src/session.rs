@@ -131,8 +131,10 @@ pub struct ClientSession {
     gates: HashSet<u64>,
     /// Gates that were answered and not yet opened, while the program works.
     reached: HashSet<u64>,
-    /// Unopened gates whose client wants no answer.
+    /// Gates whose client wants no answer, and that their streams have not reached.
     silent: HashSet<u64>,
+    /// The same that their streams have reached. They are not open yet.
+    standing: HashSet<u64>,
     event_slots: HashMap<EventHandle, u32>,
     uploads: Uploads,
     modules: BTreeMap<ModuleHandle, KnownModule>,
@@ -156,6 +158,7 @@ impl ClientSession {
             gates: HashSet::new(),
             reached: HashSet::new(),
             silent: HashSet::new(),
+            standing: HashSet::new(),
             event_slots: HashMap::new(),
             uploads: Uploads::default(),
             modules: BTreeMap::new(),
@@ -182,7 +185,7 @@ impl ClientSession {
     /// Whether one of its streams stands at a gate that the program is to open, or may.
     #[must_use]
     pub fn is_at_gate(&self) -> bool {
-        !self.reached.is_empty() || !self.silent.is_empty()
+        !self.reached.is_empty() || !self.standing.is_empty()
     }
 
     /// Whether a module of it is being loaded.
@@ -257,6 +260,7 @@ impl ClientSession {
                 self.gates.remove(&gate.0);
                 self.reached.remove(&gate.0);
                 self.silent.remove(&gate.0);
+                self.standing.remove(&gate.0);
             }
             _ => {}
         }
@@ -300,6 +304,9 @@ impl ClientSession {
         let waits = !self.awaited.is_empty() && self.awaited.remove(&sequence);
         if !self.gates.is_empty() && self.gates.remove(&sequence) && code.is_success() {
             self.reached.insert(sequence);
+        }
+        if !self.silent.is_empty() && self.silent.remove(&sequence) && code.is_success() {
+            self.standing.insert(sequence);
         }
         let load = if self.loads.is_empty() { None } else { self.loads.remove(&sequence) };
         let module = load.map(|Load { module, image }| {

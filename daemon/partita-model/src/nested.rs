@@ -20,7 +20,9 @@ pub const MOST_DEPTH: u32 = 24;
 /// Words of the header, by their place among its words.
 const TAKEN: usize = 2;
 const FULL_AT: usize = 1;
-const DEVICE: usize = 6;
+/// Whether kernels have asked for more than the memory holds.
+const LOST: usize = 6;
+const DEVICE: usize = 8;
 const FIRST_ATTRIBUTE: usize = 16;
 
 /// `cudaStreamTailLaunch`.
@@ -119,6 +121,8 @@ pub struct Device {
     pub count: u32,
     /// `cudaRuntimeGetVersion`.
     pub version: u32,
+    /// The most dynamic shared memory of a launch, in bytes.
+    pub dynamic_shared: u32,
 }
 
 impl Device {
@@ -126,7 +130,8 @@ impl Device {
     #[must_use]
     pub fn header(self, attribute: impl Fn(i32) -> i32) -> Vec<u8> {
         let mut words = vec![0; HEADER_BYTES / 4];
-        words[DEVICE..DEVICE + 3].copy_from_slice(&[self.number, self.count, self.version]);
+        let Device { number, count, version, dynamic_shared } = self;
+        words[DEVICE..DEVICE + 4].copy_from_slice(&[number, count, version, dynamic_shared]);
         for (word, number) in words[FIRST_ATTRIBUTE..].iter_mut().zip(0..ATTRIBUTES) {
             *word = attribute(number).cast_unsigned();
         }
@@ -141,7 +146,7 @@ impl Device {
 /// may take `units`.
 #[must_use]
 pub fn clearing(units: u32) -> [(u64, u32, u64); 2] {
-    [(0, units, 2), (8, 0, 4)]
+    [(0, units, 2), (8, 0, 5)]
 }
 
 /// Bytes of the memory with so many units.
@@ -150,14 +155,29 @@ pub fn bytes(units: u32) -> u64 {
     HEADER_BYTES as u64 + u64::from(units) * UNIT_BYTES as u64
 }
 
+/// Units of the record of a launch with so many bytes of parameters.
+#[must_use]
+pub fn units(param_bytes: u32) -> u32 {
+    const UNIT: u32 = 64;
+    1 + param_bytes.div_ceil(UNIT)
+}
+
+const _: () = assert!(UNIT_BYTES == 64);
+
 /// The bytes of the first words, which [`used`] reads.
-pub const COUNTS_BYTES: usize = 16;
+pub const COUNTS_BYTES: usize = 28;
 
 /// Units that records take, of which at most `units` exist.
 #[must_use]
 pub fn used(counts: &[u8; COUNTS_BYTES], units: u32) -> u32 {
     let word = |at: usize| Reader(counts).word(at * 4);
     word(TAKEN).min(word(FULL_AT)).min(units)
+}
+
+/// Whether kernels have asked for more than the memory holds.
+#[must_use]
+pub fn is_over(counts: &[u8; COUNTS_BYTES]) -> bool {
+    Reader(counts).word(LOST * 4) != 0
 }
 
 /// The operations that records ask for, in the order in which kernels have submitted them.
@@ -305,13 +325,15 @@ mod tests {
     #[test]
     fn counts_say_how_far_records_go() {
         let counts = |taken: u32, full_at: u32| {
-            let words = [100, full_at, taken, 3];
+            let words = [100, full_at, taken, 3, 0, 0, 69];
             let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
             used(&bytes.try_into().unwrap(), 100)
         };
         assert_eq!([counts(7, 100), counts(101, 98), counts(u32::MAX, u32::MAX)], [7, 98, 100]);
-        let header = Device { number: 1, count: 2, version: 13050 }.header(|number| number * 2);
+        assert_eq!([0, 1, 64, 65].map(units), [1, 2, 2, 3]);
+        let device = Device { number: 1, count: 2, version: 13050, dynamic_shared: 3 };
+        let header = device.header(|number| number * 2);
         assert_eq!(header.len() as u64 + Device::HEADER_AT, HEADER_BYTES as u64);
-        assert_eq!((header[0], header[4], header[40 + 3 * 4]), (1, 2, 6));
+        assert_eq!((header[0], header[4], header[12], header[32 + 3 * 4]), (1, 2, 3, 6));
     }
 }

@@ -157,7 +157,7 @@ fn launching(module: &Module, queue: VarId) -> Vec<FuncId> {
 /// Puts numbers for the kernels' addresses in an initial value.
 fn fix(init: &mut Init, numbers: &BTreeMap<FuncId, u64>) {
     match init {
-        Init::Symbol(Symbol::Func(id), 0) => {
+        Init::Symbol(Symbol::Func(id), 0) | Init::Generic(Symbol::Func(id), 0) => {
             if let Some(&number) = numbers.get(id) {
                 *init = Init::Int(number);
             }
