@@ -27,6 +27,7 @@ use partita_model::nested::{self, Line, MOST_DEPTH, Operation, Work};
 use partita_model::{DeviceAddress, Dim3};
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
@@ -46,6 +47,8 @@ pub struct Nested {
     /// Tells the thread, once there is one.
     told: Mutex<Option<Sender<Told>>>,
     state: Mutex<State>,
+    /// Whether the program's user knows that launches were lost.
+    has_said: AtomicBool,
 }
 
 #[derive(Default)]
@@ -106,7 +109,8 @@ impl State {
 impl Nested {
     /// None, and no thread.
     pub fn new(device: DeviceIndex) -> Self {
-        Nested { device, order: Mutex::new(()), told: Mutex::new(None), state: Mutex::default() }
+        let (order, told, state) = (Mutex::new(()), Mutex::new(None), Mutex::default());
+        Nested { device, order, told, state, has_said: AtomicBool::new(false) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -341,7 +345,8 @@ fn begin(runtime: &'static Runtime, id: u64, reader: StreamHandle) -> CuResult<b
     let mut counts = [0; nested::COUNTS_BYTES];
     session.copy_to_host(reader, &mut counts, DeviceAddress(memory.address))?;
     let used = nested::used(&counts, memory.units);
-    if nested::is_over(&counts) {
+    // Kernels may do so again and again.
+    if nested::is_over(&counts) && !nested.has_said.swap(true, Ordering::Relaxed) {
         log::say(format_args!(
             "a kernel asked for more launches than its memory holds: raise \
              cudaLimitDevRuntimePendingLaunchCount"

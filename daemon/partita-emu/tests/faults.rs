@@ -229,8 +229,8 @@ fn the_catalogue_is_the_documents() {
 const REFUSED: [(&str, &str); 6] = [
     ("a tensor core of Blackwell", "tcgen05.fence::before_thread_sync;"),
     (
-        "a copy of columns by tensor map",
-        "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col [%d0, {%r0, %r0, %r0}], {%h0};",
+        "a copy of wide columns by tensor map",
+        "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col::w [%d0, {%r0, %r0, %r0}], {%h0, %h0};",
     ),
     (
         "a cluster that takes over another's work",

@@ -15,6 +15,8 @@ const ROOM: usize = 16 << 10;
 struct Case {
     spec: TensorMapSpec,
     first: Vec<i32>,
+    /// Of columns.
+    offsets: Vec<i32>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,7 +53,27 @@ fn case(data_type: u32, extents: &[u64], tile: &[u32], first: &[i32]) -> Case {
     let mut whole = [0; MAX_RANK];
     whole[..rank].copy_from_slice(tile);
     spec.part = TensorPart::Tiled { extents: whole };
-    Case { spec, first: first.to_vec() }
+    Case { spec, first: first.to_vec(), offsets: Vec::new() }
+}
+
+/// Pixels of an image with so many channels, between two corners of its box.
+fn columns(
+    whole: (u32, &[u64], &[i32]),
+    corners: (&[i32], &[i32]),
+    (channels, pixels): (u32, u32),
+    offsets: &[i32],
+) -> Case {
+    let (data_type, extents, first) = whole;
+    let mut case = case(data_type, extents, &vec![1; extents.len()], first);
+    let padded = |corner: &[i32]| {
+        let mut all = [0; MAX_RANK - 2];
+        all[..corner.len()].copy_from_slice(corner);
+        all
+    };
+    let (lower, upper) = (padded(corners.0), padded(corners.1));
+    case.spec.part = TensorPart::Columns { lower, upper, channels, pixels };
+    case.offsets = offsets.to_vec();
+    case
 }
 
 impl Case {
@@ -72,21 +94,66 @@ impl Case {
         }
     }
 
-    /// For each element of the tile: its place in shared memory, and in the tensor if it is inside.
-    fn elements(&self) -> Vec<(usize, Option<usize>)> {
-        let TensorPart::Tiled { extents } = self.spec.part else { panic!("a tile") };
-        let size = self.spec.element_bytes() as usize;
+    /// The steps to each element of a column: from all pixels of the box, in their order, those
+    /// from the first on.
+    fn pixels(&self) -> Vec<Vec<i64>> {
+        let TensorPart::Columns { lower, upper, channels, pixels } = self.spec.part else {
+            panic!("columns")
+        };
+        let (rank, first) = (self.rank(), &self.first);
+        let images = self.spec.extents[rank - 1].cast_signed() + i64::from(pixels);
+        let mut places: Vec<Vec<i64>> = (0..images).map(|image| vec![image]).collect();
+        for dimension in (1..rank - 1).rev() {
+            let begin = i64::from(lower[dimension - 1]);
+            let end = self.spec.extents[dimension].cast_signed() + i64::from(upper[dimension - 1]);
+            let step = self.spec.element_strides[dimension] as usize;
+            let along: Vec<i64> = (begin..end).step_by(step).collect();
+            places = places
+                .iter()
+                .flat_map(|outer| along.iter().map(move |&at| [outer.as_slice(), &[at]].concat()))
+                .collect();
+        }
+        let start: Vec<i64> = first[1..].iter().rev().map(|&at| i64::from(at)).collect();
+        let from = places.iter().position(|place| *place == start).expect("a pixel of the box");
+        let found = places[from..from + pixels as usize].iter();
+        let elements = found.flat_map(|place| {
+            (0..i64::from(channels)).map(move |channel| {
+                let mut steps = place.clone();
+                for (outer, step) in steps.iter_mut().enumerate() {
+                    let dimension = rank - 1 - outer;
+                    let offset = self.offsets.get(dimension - 1).copied().unwrap_or(0);
+                    let offset = if dimension < rank - 1 { i64::from(offset) } else { 0 };
+                    *step += offset - i64::from(first[dimension]);
+                }
+                steps.push(channel);
+                steps
+            })
+        });
+        elements.collect()
+    }
+
+    /// The steps to each element of a tile.
+    fn steps(&self) -> Vec<Vec<i64>> {
+        let TensorPart::Tiled { extents } = self.spec.part else { return self.pixels() };
         let mut tile = vec![vec![]];
         for dimension in (0..self.rank()).rev() {
             let step = if dimension == 0 { 1 } else { self.spec.element_strides[dimension] };
-            let steps: Vec<u32> = (0..extents[dimension]).step_by(step as usize).collect();
+            let steps: Vec<i64> =
+                (0..i64::from(extents[dimension])).step_by(step as usize).collect();
             tile = tile
                 .iter()
-                .flat_map(|outer: &Vec<u32>| {
+                .flat_map(|outer: &Vec<i64>| {
                     steps.iter().map(move |&at| [outer.as_slice(), &[at]].concat())
                 })
                 .collect();
         }
+        tile
+    }
+
+    /// For each element of the tile: its place in shared memory, and in the tensor if it is inside.
+    fn elements(&self) -> Vec<(usize, Option<usize>)> {
+        let size = self.spec.element_bytes() as usize;
+        let tile = self.steps();
         let places = tile.iter().enumerate().map(|(index, steps)| {
             let byte = index * size;
             let mixed = match self.spec.swizzle {
@@ -98,7 +165,7 @@ impl Case {
             let mut place = Some(0);
             for (outer, &step) in steps.iter().enumerate() {
                 let dimension = self.rank() - 1 - outer;
-                let at = i64::from(self.first[dimension]) + i64::from(step);
+                let at = i64::from(self.first[dimension]) + step;
                 let stride = match dimension {
                     0 => size as u64,
                     _ => self.spec.strides[dimension - 1],
@@ -117,23 +184,37 @@ impl Case {
             (0..list.len()).map(|at| format!("mov.b32 %c{at}, {};", list[at])).collect();
         let names: Vec<String> = (0..list.len()).map(|at| format!("%c{at}")).collect();
         let (rank, tensor) = (self.rank(), format!("[%x0, {{{}}}]", names.join(", ")));
+        let of_columns = matches!(self.spec.part, TensorPart::Columns { .. });
+        let names: Vec<String> = (0..self.offsets.len()).map(|at| format!("%o{at}")).collect();
+        let offsets = match of_columns {
+            true => format!(", {{{}}}", names.join(", ")),
+            false => String::new(),
+        };
+        let given = names.iter().zip(&self.offsets);
+        let moves = moves.into_iter().chain(given.map(|(to, at)| format!("mov.b16 {to}, {at};")));
+        let moves: Vec<String> = moves.collect();
+        let (load, store) = match of_columns {
+            true => ("im2col", "im2col_no_offs"),
+            false => ("tile", "tile"),
+        };
         let copy = match way {
             Way::Load => format!(
                 "mbarrier.arrive.expect_tx.shared.b64 _, [barrier], {bytes};\n\
-                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::\
-                 bytes [room], {tensor}, [barrier];"
+                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.{load}.mbarrier::complete_tx::\
+                 bytes [room], {tensor}, [barrier]{offsets};"
             ),
             Way::Multicast => format!(
                 "mbarrier.arrive.expect_tx.shared.b64 _, [barrier], {bytes};\n\
                  setp.ne.u32 %p3, %r5, 1; @%p3 bra over; mov.u16 %h0, 3;\n\
-                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile.mbarrier::complete_tx::\
-                 bytes.multicast::cluster [room], {tensor}, [barrier], %h0;"
+                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.{load}.mbarrier::complete_tx::\
+                 bytes.multicast::cluster [room], {tensor}, [barrier]{offsets}, %h0;"
             ),
             Way::Store => format!(
-                "cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group {tensor}, [room];"
+                "cp.async.bulk.tensor.{rank}d.global.shared::cta.{store}.bulk_group {tensor}, \
+                 [room];"
             ),
             Way::Add => format!(
-                "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.tile.bulk_group \
+                "cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.add.{store}.bulk_group \
                  {tensor}, [room];"
             ),
         };
@@ -154,7 +235,8 @@ impl Case {
         format!(
             ".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry test(.param .align 64 \
              .b8 map[128], .param .u64 p0, .param .u64 p1, .param .u64 p2)\n{directive}\n{{\n\
-             .reg .pred %p<4>; .reg .b16 %h<1>; .reg .b32 %r<8>, %c<5>; .reg .b64 %d<4>, %x<4>;\n\
+             .reg .pred %p<4>; .reg .b16 %h<1>, %o<3>; .reg .b32 %r<8>, %c<5>; \
+             .reg .b64 %d<4>, %x<4>;\n\
              .shared .align 8 .b64 barrier; .shared .align 128 .b64 copy[16];\n\
              .shared .align 1024 .b8 room[{ROOM}];\n\
              ld.param.u64 %x0, [p0]; ld.param.u64 %x1, [p1]; ld.param.u64 %x2, [p2];\n\
@@ -311,6 +393,40 @@ fn tiles_are_added_to_the_tensor() {
     let mut all: Vec<Case> = cases().iter().filter(of_words).cloned().collect();
     all.push(case(U32, &[100, 90], &[32, 64], &[5, 70]).with(|spec| spec.swizzle = 3));
     let compared: usize = all.iter().map(|case| case.check(Way::Add)).sum();
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn columns_of_images() {
+    let small = |spec: &mut TensorMapSpec| spec.element_strides = [1, 2, 1, 1, 1];
+    let of_two = |spec: &mut TensorMapSpec| spec.element_strides = [1, 2, 3, 2, 1];
+    // Channels, width, height, depth, images.
+    let image = (F16, &[40, 9, 7, 3][..], &[8, -1, 0, 1][..]);
+    let loads = [
+        columns((U8, &[64, 20, 3], &[0, -2, 0]), (&[-2], &[1]), (32, 30), &[3]),
+        columns((U8, &[64, 20, 3], &[16, -2, 2]), (&[-2], &[1]), (32, 40), &[0]).with(small),
+        columns(image, (&[-1, -1], &[1, 1]), (16, 100), &[0, 0]).with(|spec| spec.fill = 1),
+        columns(image, (&[-1, -1], &[-1, -1]), (32, 90), &[2, 2]).with(|spec| spec.swizzle = 2),
+        columns(image, (&[-1, -2], &[0, 0]), (64, 20), &[1, 2]).with(|spec| spec.swizzle = 3),
+        columns(
+            (U32, &[12, 5, 4, 3, 2], &[4, 1, 0, -1, 0]),
+            (&[-1, 0, -1], &[1, 0, 1]),
+            (8, 150),
+            &[1, 0, 1],
+        )
+        .with(of_two),
+    ];
+    let mut compared = 0;
+    for case in &loads {
+        compared += case.check(Way::Load) + case.check(Way::Multicast);
+    }
+    let stores = [
+        columns((U32, &[12, 9, 7, 3], &[4, 1, 2, 0]), (&[0, 0], &[0, 0]), (8, 100), &[0, 0]),
+        columns((U32, &[12, 9, 3], &[0, 1, 0]), (&[1], &[-1]), (12, 40), &[0]),
+    ];
+    for case in &stores {
+        compared += case.check(Way::Store) + case.check(Way::Add);
+    }
     assert!(compared >= 2_000, "{compared} elements");
 }
 

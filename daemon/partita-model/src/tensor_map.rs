@@ -152,6 +152,10 @@ impl TensorMapSpec {
             rule(channels <= 256, "channels", channels.into(), "at most 256")?;
             rule(pixels <= 1024, "pixels", pixels.into(), "at most 1024")
         };
+        let swizzled = |what, bytes: u64| {
+            let holds = self.interleave != 0 || bytes <= SWIZZLE_BYTES[self.swizzle as usize];
+            rule(holds, what, bytes.cast_signed(), "at most those of the swizzle")
+        };
         match self.part {
             TensorPart::Tiled { extents } => {
                 for extent in &extents[..rank] {
@@ -159,16 +163,15 @@ impl TensorMapSpec {
                     rule(holds, "extent of the box", (*extent).into(), "1 to 256")?;
                 }
                 let inner = u64::from(extents[0]) * element;
-                let shown = inner.cast_signed();
                 if self.interleave == 0 {
                     let bytes = "bytes of the box's first dimension";
-                    rule(inner.is_multiple_of(16), bytes, shown, "a multiple of 16")?;
-                    let most = SWIZZLE_BYTES[self.swizzle as usize];
-                    rule(inner <= most, bytes, shown, "at most those of the swizzle")?;
+                    rule(inner.is_multiple_of(16), bytes, inner.cast_signed(), "a multiple of 16")?;
+                    swizzled(bytes, inner)?;
                 }
             }
             TensorPart::Columns { lower, upper, channels, pixels } => {
                 columns(channels, pixels)?;
+                swizzled("bytes of a pixel", u64::from(channels) * element)?;
                 // Corners share 32 bits: 16, 8 or 5 for each.
                 let limit = [1 << 15, 1 << 7, 1 << 4][rank - 3];
                 for corner in lower[..rank - 2].iter().chain(&upper[..rank - 2]) {

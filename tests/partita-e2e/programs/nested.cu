@@ -242,29 +242,29 @@ int main() {
     EXPECT(host[5] == 0 && host[6] == cudaErrorInvalidValue && host[8] == 7);
 
     clear();
-    all_launch_large<<<4, 512>>>(words);
+    all_launch_large<<<2, 512>>>(words);
     read(1);
-    EXPECT(host[0] == 2048);
+    EXPECT(host[0] == 1024);
 
     // Launches that wait in one stream share what they need.
     clear();
     size_t before, after, total;
     CHECK(cudaMemGetInfo(&before, &total));
-    for (int i = 0; i < 500; i++) default_stream<<<1, 1>>>(words);
+    for (int i = 0; i < 100; i++) default_stream<<<1, 1>>>(words);
     CHECK(cudaDeviceSynchronize());
     CHECK(cudaMemGetInfo(&after, &total));
     EXPECT(before - after < 16 << 20);
 
     clear();
     CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, 128));
-    too_many<<<1, 1>>>(words, words + 1, 4000);
+    too_many<<<1, 1>>>(words, words + 1, 1200);
     read(2);
-    EXPECT(host[0] >= 128 && host[1] > 0 && host[0] + host[1] == 4000);
-    CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, 4096));
+    EXPECT(host[0] >= 128 && host[1] > 0 && host[0] + host[1] == 1200);
+    CHECK(cudaDeviceSetLimit(cudaLimitDevRuntimePendingLaunchCount, 1200));
     clear();
-    too_many<<<1, 1>>>(words, words + 1, 4000);
+    too_many<<<1, 1>>>(words, words + 1, 1200);
     read(2);
-    EXPECT(host[0] == 4000 && host[1] == 0);
+    EXPECT(host[0] == 1200 && host[1] == 0);
 
     clear();
     attributes<<<1, 1>>>(words);

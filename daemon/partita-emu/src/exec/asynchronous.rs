@@ -28,8 +28,8 @@ pub enum AsyncOp {
 impl AsyncOp {
     /// The rows that it reads.
     #[must_use]
-    pub fn sources(&self) -> [Source; 9] {
-        let mut sources = [Source::None; 9];
+    pub fn sources(&self) -> [Source; 12] {
+        let mut sources = [Source::None; 12];
         match *self {
             AsyncOp::Mbarrier(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
             AsyncOp::Replace(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
@@ -39,7 +39,8 @@ impl AsyncOp {
                     CopyKind::ToGlobal | CopyKind::Reduce(_) => (Source::None, Source::None),
                 };
                 sources[..4].copy_from_slice(&[op.map, op.shared, mbarrier, ctas]);
-                sources[4..].copy_from_slice(&op.coordinates);
+                sources[4..9].copy_from_slice(&op.coordinates);
+                sources[9..].copy_from_slice(&op.offsets.unwrap_or([Source::None; 3]));
             }
             AsyncOp::Store(op) => {
                 sources[..2].copy_from_slice(&[op.address, op.mbarrier]);

@@ -1,4 +1,4 @@
-//! Copies of tiles of tensors by tensor maps, between global memory and shared memory
+//! Copies of tiles and columns of tensors by tensor maps, between global memory and shared memory
 //! (PTX ISA, "Tensors", "cp.async.bulk.tensor", "cp.reduce.async.bulk.tensor").
 //!
 //! A map is the emulated GPU's own form ([`TensorMapSpec::packed`]). Each copy reads it and checks
@@ -47,6 +47,8 @@ pub struct TensorCopy {
     pub coordinates: [Source; MAX_RANK],
     /// The number of coordinates.
     pub rank: usize,
+    /// `.im2col`: pixels of an image, the innermost dimension of the distance to them first.
+    pub offsets: Option<[Source; MAX_RANK - 2]>,
 }
 
 /// Bytes that swizzling keeps together.
@@ -80,7 +82,8 @@ pub fn execute(
             return Err(trouble(site, FaultKind::MisalignedAddress, shared, detail));
         }
         let first = op.coordinates.map(|at| i64::from(core.get(at, w, lane) as u32 as i32));
-        let mut tile = Tile::new(&spec, first, shared)
+        let offsets = op.offsets.map(|of| of.map(|at| i64::from(core.get(at, w, lane) as u16)));
+        let mut tile = Tile::new(&spec, (first, offsets), shared)
             .ok_or_else(|| not_for(site, map, "it is of another kind"))?;
         if let CopyKind::ToShared { mbarrier, ctas } = op.kind {
             let mbarrier = Space::Shared.generic(core.get(mbarrier, w, lane));
@@ -140,33 +143,59 @@ fn checked(env: &mut Env<'_>, site: Site, address: u64, rank: usize) -> Outcome<
 struct Tile<'a> {
     spec: &'a TensorMapSpec,
     first: [i64; MAX_RANK],
-    /// Elements that are copied along each dimension.
-    counts: [u32; MAX_RANK],
+    /// Elements of a row.
+    inner: u32,
+    rows: Rows,
     shared: u64,
     element: usize,
     /// Bits of the number of a row of 128 bytes that are mixed into the number of a piece.
     mixed: u64,
 }
 
+/// What lies along the outer dimensions.
+enum Rows {
+    /// A box: rows along each dimension.
+    Box([u32; MAX_RANK]),
+    /// Pixels, each with its address as far as it is inside of the tensor.
+    Pixels(Vec<Option<u64>>),
+}
+
 impl<'a> Tile<'a> {
-    fn new(spec: &'a TensorMapSpec, first: [i64; MAX_RANK], shared: u64) -> Option<Self> {
-        let TensorPart::Tiled { extents } = spec.part else { return None };
-        let mut counts = [1; MAX_RANK];
-        for (dimension, count) in counts.iter_mut().enumerate().take(spec.rank as usize) {
-            // Without interleaving, the innermost dimension is copied whole.
-            let step = if dimension == 0 { 1 } else { spec.element_strides[dimension] };
-            *count = extents[dimension].div_ceil(step.max(1));
-        }
+    fn new(
+        spec: &'a TensorMapSpec,
+        (first, offsets): ([i64; MAX_RANK], Option<[i64; MAX_RANK - 2]>),
+        shared: u64,
+    ) -> Option<Self> {
+        let (inner, rows) = match (spec.part, offsets) {
+            (TensorPart::Tiled { extents }, None) => {
+                let mut counts = [1; MAX_RANK];
+                for (dimension, count) in counts.iter_mut().enumerate().take(spec.rank as usize) {
+                    // Without interleaving, the innermost dimension is copied whole.
+                    let step = if dimension == 0 { 1 } else { spec.element_strides[dimension] };
+                    *count = extents[dimension].div_ceil(step.max(1));
+                }
+                (counts[0], Rows::Box(counts))
+            }
+            (TensorPart::Columns { lower, upper, channels, pixels }, Some(offsets)) => {
+                let corners = (lower.map(i64::from), upper.map(i64::from));
+                (channels, Rows::Pixels(columns(spec, (first, offsets), corners, pixels)))
+            }
+            _ => return None,
+        };
         let element = spec.element_bytes() as usize;
         let mixed = [0, 1, 3, 7].get(spec.swizzle as usize).copied()?;
-        let known = element > 0 && spec.interleave == 0;
-        known.then_some(Tile { spec, first, counts, shared, element, mixed })
+        let whole = (inner as usize * element).is_multiple_of(PIECE);
+        let known = element > 0 && spec.interleave == 0 && whole;
+        known.then_some(Tile { spec, first, inner, rows, shared, element, mixed })
     }
 
     /// Copies all rows, and returns the bytes of the tile.
     fn copy(&self, env: &mut Env<'_>, site: Site, kind: CopyKind, map: u64) -> Outcome<u64> {
-        let rows: u64 = self.counts[1..].iter().map(|&count| u64::from(count)).product();
-        let row_bytes = self.counts[0] as usize * self.element;
+        let rows: u64 = match &self.rows {
+            Rows::Box(counts) => counts[1..].iter().map(|&count| u64::from(count)).product(),
+            Rows::Pixels(pixels) => pixels.len() as u64,
+        };
+        let row_bytes = self.inner as usize * self.element;
         for row in 0..rows {
             let start = self.row(row);
             let at = self.shared + row * row_bytes as u64;
@@ -177,9 +206,13 @@ impl<'a> Tile<'a> {
 
     /// The global address of element 0 of a row; `None` for a row outside of the tensor.
     fn row(&self, number: u64) -> Option<u64> {
+        let counts = match &self.rows {
+            Rows::Box(counts) => counts,
+            Rows::Pixels(pixels) => return pixels[number as usize],
+        };
         let (mut rest, mut address) = (number, self.spec.address.0);
         for dimension in 1..self.spec.rank as usize {
-            let count = u64::from(self.counts[dimension]);
+            let count = u64::from(counts[dimension]);
             let step = i64::from(self.spec.element_strides[dimension]);
             let at = self.first[dimension] + (rest % count) as i64 * step;
             rest /= count;
@@ -271,6 +304,46 @@ impl<'a> Tile<'a> {
             }
         }
     }
+}
+
+/// The pixels of a column from the first on (PTX ISA, "Im2col mode"): along the width, and on with
+/// the next line, plane and image where the box of pixels ends. The offsets are added to each
+/// pixel's place in its image.
+fn columns(
+    spec: &TensorMapSpec,
+    (first, offsets): ([i64; MAX_RANK], [i64; MAX_RANK - 2]),
+    (lower, upper): ([i64; MAX_RANK - 2], [i64; MAX_RANK - 2]),
+    pixels: u32,
+) -> Vec<Option<u64>> {
+    let rank = spec.rank as usize;
+    let image = 1..rank - 1;
+    let mut at = first;
+    let mut found = Vec::with_capacity(pixels as usize);
+    for _ in 0..pixels {
+        let address = (1..rank).try_fold(spec.address.0, |address, dimension| {
+            let offset = if image.contains(&dimension) { offsets[dimension - 1] } else { 0 };
+            let place = u64::try_from(at[dimension] + offset).ok();
+            let place = place.filter(|&place| place < spec.extents[dimension])?;
+            Some(address.wrapping_add(place.wrapping_mul(spec.strides[dimension - 1])))
+        });
+        found.push(address);
+        let mut ends = true;
+        for dimension in image.clone() {
+            if !ends {
+                break;
+            }
+            at[dimension] += i64::from(spec.element_strides[dimension]);
+            let end = spec.extents[dimension].cast_signed() + upper[dimension - 1];
+            ends = at[dimension] >= end;
+            if ends {
+                at[dimension] = lower[dimension - 1];
+            }
+        }
+        if ends {
+            at[rank - 1] += 1;
+        }
+    }
+    found
 }
 
 /// The type of reductions, by `CUtensorMapDataType`.

@@ -9,7 +9,7 @@ use partita_device::{
     Gating, Guards, Horizon, HostMapping, HostSpan, Lending, LentShape, Outcome, Reading,
     Relocation, ResidencyTrace, SmallWindow, TensorMaps, Textures, Work,
 };
-use partita_model::tensor_map::{TensorMap, TensorMapSpec};
+use partita_model::tensor_map::{TensorMap, TensorMapSpec, TensorPart};
 use partita_model::texture::{ArrayShape, TextureSpec};
 use partita_model::{
     DeviceAddress, DeviceCounters, DeviceFacts, GridCounters, HostTime, MemoryAccess, ModuleId,
@@ -373,6 +373,7 @@ impl TensorMaps for EmulatedGpu {
             _ if self.facts.compute_capability.major < 9 => "GPUs before capability 9.0",
             _ if spec.element_bytes() == 0 => "packed elements of 4 or 6 bits",
             _ if spec.interleave != 0 => "interleaved tensors",
+            _ if matches!(spec.part, TensorPart::Wide { .. }) => "wide columns",
             _ if spec.swizzle > 3 => "swizzling of pieces of 32 or 64 bytes",
             _ => return Ok(spec.packed()),
         };

@@ -121,18 +121,21 @@ impl Decoder<'_> {
     }
 
     /// `cp.async.bulk.tensor`, `cp.reduce.async.bulk.tensor` and `cp.async.bulk.prefetch.tensor` of
-    /// tiles.
+    /// tiles and columns.
     fn tensor_copy(
         &mut self,
         form: &Form,
         spaces: &[PtxSpace],
         operands: &[Operand],
     ) -> Result<()> {
-        // Columns, and rows that a list gathers, are other modes.
-        let text = self.module.text(form.text);
-        if text.contains(".im2col") || text.contains(".tile::") {
+        // Wide columns, and rows that a list gathers, are modes of Blackwell.
+        let words: Vec<&str> = self.module.text(form.text).split('.').collect();
+        let is = |word: &str| words.contains(&word);
+        let (columns, with_offsets) = (is("im2col") || is("im2col_no_offs"), is("im2col"));
+        if words.iter().any(|word| word.starts_with("im2col::") || word.starts_with("tile::")) {
             return self.unsupported(form);
         }
+        let mut offsets = columns.then_some([Source::None; MAX_RANK - 2]);
         let (tensor, shared, kind) = match (spaces, operands) {
             ([PtxSpace::Global], [_, ..]) if form.has(Mod::Prefetch) => {
                 self.emit(Op::Nop, 0, 0, 0, 0, 0);
@@ -143,6 +146,18 @@ impl Decoder<'_> {
                 [to, tensor, mbarrier, rest @ ..],
             ) => {
                 let mbarrier = self.whole_address(*mbarrier)?;
+                let mut rest = rest;
+                if let (true, Some(offsets)) = (with_offsets, &mut offsets) {
+                    let [given, after @ ..] = rest else { return self.unsupported(form) };
+                    rest = after;
+                    let given = self.elements(*given);
+                    if given.len() > offsets.len() {
+                        return self.unsupported(form);
+                    }
+                    for (offset, operand) in offsets.iter_mut().zip(given) {
+                        *offset = self.source(operand, Type::U16)?;
+                    }
+                }
                 let ctas = self.receivers(form, rest)?;
                 (*tensor, *to, CopyKind::ToShared { mbarrier, ctas })
             }
@@ -174,7 +189,14 @@ impl Decoder<'_> {
         };
         let shared = self.whole_address(shared)?;
         let rank = at.len();
-        self.emit_async(AsyncOp::Tensor(TensorCopy { kind, map, shared, coordinates, rank }));
+        self.emit_async(AsyncOp::Tensor(TensorCopy {
+            kind,
+            map,
+            shared,
+            coordinates,
+            rank,
+            offsets,
+        }));
         Ok(())
     }
 

@@ -5,8 +5,8 @@ use partita_ptx::{Form, Mod, Op as P};
 
 const WORK_STEALING: &str = "clusters that take over others' work are those of Blackwell; build \
     the kernel for compute_90a or compute_80";
-const TENSOR_MAP: &str = "tensor maps are emulated for tiles only; copy tiles, or build the kernel \
-    for compute_80";
+const TENSOR_MAP: &str = "wide columns and rows that a list gathers are those of Blackwell; build \
+    the kernel for compute_90a or compute_80";
 const BLACKWELL: &str = "its tensor cores are those of Blackwell; build the kernel for compute_90a \
     or compute_80, where the same library uses `wgmma` or `mma.sync`";
 const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
