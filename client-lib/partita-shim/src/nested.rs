@@ -25,7 +25,7 @@ use crate::runtime::{DRIVER_VERSION, Runtime};
 use partita_client::{CallError, ClosedGate, EventHandle, Session, StreamHandle};
 use partita_model::nested::{self, Line, MOST_DEPTH, Operation, Work};
 use partita_model::{DeviceAddress, Dim3};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -60,6 +60,8 @@ struct State {
     of_streams: HashMap<StreamHandle, Weak<Memory>>,
     /// What no launch uses. A free would wait for all work of the session.
     memory: Vec<Memory>,
+    /// Memory of launches that failed halfway.
+    lost: Vec<Arc<Memory>>,
     streams: Vec<StreamHandle>,
     events: Vec<EventHandle>,
 }
@@ -134,28 +136,25 @@ impl Nested {
         let memory = self.memory(runtime, units, stream)?;
         let params = params_with(prepared, queue, &memory);
         let started = self.start(runtime, (prepared, &params), stream, (&memory, units));
-        let told = match started {
-            Ok(told) => told,
-            Err(error) => {
-                self.state().give_back(stream, memory);
-                return Err(error);
-            }
-        };
-        // The thread finds the launch, however soon it is told.
         let mut state = self.state();
-        state.last += 1;
-        let id = state.last;
-        let session = &runtime.session;
-        runtime.host_calls.add(session, stream, move |outcome| {
-            // A session whose work has failed has none behind the gate.
-            if outcome.is_ok() {
-                let _ = told.send(Told::Over(id));
+        let followed = started.and_then(|told| {
+            // The thread finds the launch, however soon it is told.
+            state.last += 1;
+            let gate = follow(runtime, stream, (told, state.last))?;
+            Ok((state.last, gate))
+        });
+        match followed {
+            Ok((id, gate)) => {
+                let used = Used::default();
+                state.parents.insert(id, Parent { gate, stream, memory, module, depth, used });
+                Ok(())
             }
-        })?;
-        let gate = session.close_gate(stream)?;
-        let used = Used::default();
-        state.parents.insert(id, Parent { gate, stream, memory, module, depth, used });
-        Ok(())
+            Err(error) => {
+                // The stream may still write there.
+                state.lost.push(memory);
+                Err(error)
+            }
+        }
     }
 
     /// Clears the memory and submits the launch.
@@ -179,23 +178,33 @@ impl Nested {
     /// module's, too.
     pub fn settle(&self, session: &Session, module: u64) {
         let is_of_it = |parent: &Parent| parent.module.handle == module;
-        if !self.state().parents.values().any(is_of_it) {
-            return;
-        }
-        // The program has not asked for an answer, so the next one that it asks for has the error.
-        if let Err(error) = session.synchronize(None)
-            && session.check().is_ok()
-        {
-            session.fail_next_synchronization(error);
+        let streams: BTreeSet<StreamHandle> = {
+            let state = self.state();
+            let parents = state.parents.values();
+            parents.filter(|parent| is_of_it(parent)).map(|parent| parent.stream).collect()
+        };
+        for stream in streams {
+            // What a destroyed stream still does is waited for with everything else.
+            let waited = session.synchronize(Some(stream)).or_else(|_| session.synchronize(None));
+            // The program has not asked for an answer, so the next one that it asks for has the
+            // error.
+            if let Err(error) = waited
+                && session.check().is_ok()
+            {
+                session.fail_next_synchronization(error);
+            }
         }
     }
 
     /// Frees the memory that no launch uses.
     pub fn clear(&self, session: &Session) {
-        let memory = std::mem::take(&mut self.state().memory);
-        for memory in memory {
+        let mut state = self.state();
+        let mut addresses: Vec<u64> = state.memory.drain(..).map(|memory| memory.address).collect();
+        addresses.extend(state.lost.drain(..).map(|memory| memory.address));
+        drop(state);
+        for address in addresses {
             // Memory that cannot be freed any more ends with the session.
-            let _ = session.mem_free(DeviceAddress(memory.address));
+            let _ = session.mem_free(DeviceAddress(address));
         }
     }
 
@@ -276,6 +285,21 @@ impl Nested {
         // A session that has failed has no work behind the gate.
         let _ = session.open_gate(gate);
     }
+}
+
+/// Makes a stream wait behind a launch, and tells the thread when it is over.
+fn follow(
+    runtime: &Runtime,
+    stream: StreamHandle,
+    (told, id): (Sender<Told>, u64),
+) -> CuResult<ClosedGate> {
+    runtime.host_calls.add(&runtime.session, stream, move |outcome| {
+        // A session whose work has failed has none behind the gate.
+        if outcome.is_ok() {
+            let _ = told.send(Told::Over(id));
+        }
+    })?;
+    Ok(runtime.session.close_gate(stream)?)
 }
 
 /// The parameters of a launch with the address of its memory.
@@ -449,13 +473,14 @@ impl<'a> Batch<'a> {
     fn join(&mut self) -> CuResult<StreamHandle> {
         let session = &self.runtime.session;
         let first = self.stream_at(0)?;
-        if !std::mem::replace(&mut self.joined, true) {
+        if !self.joined {
             for stream in self.used.streams[1..].iter().copied() {
                 let event = self.runtime.nested.event(session)?;
                 self.used.events.push(event);
                 session.record_event(event, stream)?;
                 session.wait_event(first, event)?;
             }
+            self.joined = true;
         }
         Ok(first)
     }

@@ -35,11 +35,14 @@ const fn chunk(element: Element) -> usize {
     }
 }
 
-/// The selectors that a product of this length has.
+/// The selectors that a product of this length has; 0 for a length that no product has.
 #[must_use]
 pub const fn selectors(element: Element, k: usize) -> usize {
     // Bits of a row, of which a group of threads has 128 for two rows.
-    64 / (k / chunk(element) * CHUNK_BITS)
+    match 64_usize.checked_div((k / chunk(element)).saturating_mul(CHUNK_BITS)) {
+        Some(count) => count,
+        None => 0,
+    }
 }
 
 /// The bits of a row's chunk.
@@ -138,6 +141,8 @@ mod tests {
             (Element::E5m2, 64, 1),
             (Element::U4, 64, 2),
             (Element::S4, 128, 1),
+            (Element::F16, 1, 0),
+            (Element::Tf32, usize::MAX, 0),
         ] {
             assert_eq!(selectors(element, k), count, "{element:?} {k}");
         }

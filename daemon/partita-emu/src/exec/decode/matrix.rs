@@ -96,6 +96,7 @@ impl Decoder<'_> {
         let op = match form.op {
             P::Mma
                 if form.types().nth(1) == Some(Type::F16)
+                    && !is_sparse(self.module.text(form.text))
                     && shape(self.module.text(form.text)) == Some([8, 8, 4]) =>
             {
                 self.quads(form, operands)?
@@ -190,7 +191,7 @@ impl Decoder<'_> {
         match (is_sparse(self.module.text(form.text)), operands) {
             (false, []) => Ok(None),
             (true, &[metadata, Operand::Int(selector)])
-                if (selector as usize) < selectors(element, k) =>
+                if form.op != P::Wmma && (selector as usize) < selectors(element, k) =>
             {
                 let metadata = self.source(metadata, Type::B32)?;
                 Ok(Some(Sparse { metadata, selector: selector as usize }))
