@@ -22,7 +22,6 @@ use crate::devices;
 use crate::error::{CuError, CuResult};
 use crate::event::Event;
 use crate::host_calls::without_signals;
-use crate::log;
 use crate::runtime::Runtime;
 use partita_client::{CallError, ClosedGate, EventHandle, StreamHandle};
 use partita_model::DeviceAddress;
@@ -172,9 +171,7 @@ fn submit(
         let held = Held::new(runtime, stream)?;
         let work = move || {
             if let Err(error) = carry(to, from, bytes) {
-                let text = format!("a copy between devices failed ({})", error.0);
-                log::say(format_args!("{text}"));
-                runtime.session.fail_next_synchronization(CallError::new(error.0, text));
+                runtime.fail_later("a copy between devices failed", error);
             }
             drop(held);
         };

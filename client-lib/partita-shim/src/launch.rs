@@ -121,7 +121,7 @@ impl Prepared {
         self.submit_at(runtime, stream, 0)
     }
 
-    /// Submits a launch below so many others.
+    /// Submits a launch that a kernel made. `depth` counts the launches above it.
     pub fn submit_at(&self, runtime: &Runtime, stream: StreamHandle, depth: u32) -> CuResult {
         match self.kernel.queue {
             Some(queue) => runtime.nested.launch(runtime, (self, queue), stream, depth),

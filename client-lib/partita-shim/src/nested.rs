@@ -15,18 +15,17 @@
 use crate::attributes;
 use crate::context_calls::pending_launches;
 use crate::devices;
-use crate::error::{CuError, CuResult, name_of};
+use crate::error::{CuError, CuResult};
 use crate::handles::DeviceIndex;
 use crate::host_calls::without_signals;
 use crate::launch::Prepared;
 use crate::log;
 use crate::module::{Function, Module};
 use crate::runtime::{DRIVER_VERSION, Runtime};
-use partita_client::{CallError, ClosedGate, EventHandle, Session, StreamHandle};
+use partita_client::{ClosedGate, EventHandle, Session, StreamHandle};
 use partita_model::nested::{self, Line, MOST_DEPTH, Operation, Work};
 use partita_model::{DeviceAddress, Dim3};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -224,7 +223,7 @@ impl Nested {
         Ok(told.insert(sender).clone())
     }
 
-    /// Memory with room for so many units at least, for work of a stream.
+    /// The memory of a stream's launches. It has room for `units` at least.
     fn memory(&self, runtime: &Runtime, units: u32, stream: StreamHandle) -> CuResult<Arc<Memory>> {
         let fits = |memory: &Memory| memory.units >= units;
         let mut state = self.state();
@@ -344,21 +343,14 @@ fn serve(device: DeviceIndex, told: &Receiver<Told>) {
             Ok(true) => {}
             Ok(false) => nested.finish(session, id),
             Err(error) => {
-                report(session, "what a kernel launched was not submitted", error);
+                runtime.fail_later("what a kernel launched was not submitted", error);
                 nested.finish(session, id);
             }
         }
     }
 }
 
-fn report(session: &Session, what: &str, error: CuError) {
-    let name = name_of(error.0).map_or_else(Default::default, CStr::to_string_lossy);
-    let text = format!("{what}: {name}");
-    log::say(format_args!("{text}"));
-    session.fail_next_synchronization(CallError::new(error.0, text));
-}
-
-/// Submits what a launch's kernel has asked for. Whether there is anything.
+/// Submits the operations that a launch's kernel has asked for, and returns whether there are any.
 fn begin(runtime: &'static Runtime, id: u64, reader: StreamHandle) -> CuResult<bool> {
     let (session, nested) = (&runtime.session, &runtime.nested);
     let known = nested.state().parents.get(&id).map(|parent| {
@@ -395,7 +387,7 @@ fn begin(runtime: &'static Runtime, id: u64, reader: StreamHandle) -> CuResult<b
         parent.used = batch.used;
     }
     if let Err(error) = submitted {
-        report(session, "a kernel's launches were not all submitted", error);
+        runtime.fail_later("not all launches of a kernel were submitted", error);
     }
     let (last, told) = (last?, nested.thread()?);
     runtime.host_calls.add(session, last, move |outcome| {
@@ -417,7 +409,7 @@ struct Batch<'a> {
     next: usize,
     /// The program's events that were recorded.
     recorded: BTreeMap<u64, EventHandle>,
-    /// Whether the first stream is behind the others.
+    /// Whether the first stream waits for the other streams.
     joined: bool,
     used: Used,
 }
@@ -428,20 +420,42 @@ impl<'a> Batch<'a> {
         Batch { runtime, module, depth, lines, next: 0, recorded, joined: false, used }
     }
 
-    /// Operations that fail leave the others alone; the first error is told.
+    /// Submits all operations, also behind one that fails. The user is told of the first failure.
     fn submit(&mut self, operations: &[Operation]) -> CuResult {
-        let mut result = Ok(());
+        let mut failed = None;
         let (tails, others): (Vec<&Operation>, Vec<&Operation>) =
             operations.iter().partition(|operation| operation.line == Line::Tail);
         for operation in others {
             let stream = self.stream_of(operation.line)?;
-            result = result.and(self.perform(&operation.work, stream));
+            if let Err(error) = self.perform(&operation.work, stream) {
+                failed.get_or_insert((operation, error));
+            }
         }
         let last = self.join()?;
         for operation in tails {
-            result = result.and(self.perform(&operation.work, last));
+            if let Err(error) = self.perform(&operation.work, last) {
+                failed.get_or_insert((operation, error));
+            }
         }
-        result
+        if let Some((operation, error)) = failed {
+            self.runtime.fail_later(&self.failure(&operation.work), error);
+        }
+        Ok(())
+    }
+
+    /// What has failed, for the user.
+    fn failure(&self, work: &Work) -> String {
+        let Work::Launch { kernel, grid, block, dynamic_shared, params } = work else {
+            return format!("an operation of a kernel was not submitted ({work:?})");
+        };
+        let functions = &self.runtime.modules.functions;
+        let found = self.module.kernel_at(*kernel).and_then(|handle| functions.get(handle));
+        let name = found.map_or_else(|_| format!("number {kernel}"), |of| of.facts.name.clone());
+        format!(
+            "a kernel's launch of kernel {name} was not submitted (grid {grid}, block {block}, \
+             {dynamic_shared} bytes of dynamic shared memory, {} bytes of parameters)",
+            params.len()
+        )
     }
 
     fn stream_of(&mut self, line: Line) -> CuResult<StreamHandle> {
@@ -469,7 +483,7 @@ impl<'a> Batch<'a> {
         Ok(self.used.streams[place])
     }
 
-    /// The first stream, behind everything in the others.
+    /// The first stream. Its further work waits for the work of all other streams.
     fn join(&mut self) -> CuResult<StreamHandle> {
         let session = &self.runtime.session;
         let first = self.stream_at(0)?;

@@ -18,7 +18,7 @@ use crate::array::Arrays;
 use crate::context::{Contexts, current_handle};
 use crate::device_memory::{Allocations, Range};
 use crate::devices;
-use crate::error::{CuError, CuResult};
+use crate::error::{CuError, CuResult, name_of};
 use crate::event::Events;
 use crate::graph::Graphs;
 use crate::graph::capture::{Captures, Target};
@@ -38,6 +38,7 @@ use crate::texture::Textures;
 use crate::vmm::Vmm;
 use partita_client::{CallError, Session, StreamHandle};
 use partita_model::{DeviceAddress, DeviceFacts};
+use std::ffi::CStr;
 
 /// The result of `cuDriverGetVersion`: the version whose names `api.table` has.
 pub const DRIVER_VERSION: i32 = 13050;
@@ -127,6 +128,14 @@ impl Runtime {
     /// Whether an address is in memory that the program and kernels reach under the same addresses.
     pub fn is_shared_address(&self, address: u64) -> bool {
         self.session.shared_window().is_some_and(|window| window.contains(DeviceAddress(address)))
+    }
+
+    /// Tells the user of a failure behind the program's back, and fails the next synchronisation.
+    pub fn fail_later(&self, what: &str, error: CuError) {
+        let name = name_of(error.0).map_or_else(Default::default, CStr::to_string_lossy);
+        let text = format!("{what}: {name}");
+        log::say(format_args!("{text}"));
+        self.session.fail_next_synchronization(CallError::new(error.0, text));
     }
 
     /// The managed allocation or variable that an address is inside of.

@@ -142,7 +142,7 @@ impl Case {
         row
     }
 
-    /// The metadata of each lane; those that do not count have other bits.
+    /// The metadata of each lane. Lanes that the selector leaves out have other bits.
     fn metadata(&self, rows: &[Row]) -> [u32; 32] {
         let mut words = [0x9999_9999; 32];
         let mut is_set = [false; 32];

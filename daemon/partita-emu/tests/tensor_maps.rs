@@ -56,7 +56,8 @@ fn case(data_type: u32, extents: &[u64], tile: &[u32], first: &[i32]) -> Case {
     Case { spec, first: first.to_vec(), offsets: Vec::new() }
 }
 
-/// Pixels of an image with so many channels, between two corners of its box.
+/// A copy of `pixels` pixels with `channels` channels each, from an image and the corners of its
+/// box of pixels.
 fn columns(
     whole: (u32, &[u64], &[i32]),
     corners: (&[i32], &[i32]),

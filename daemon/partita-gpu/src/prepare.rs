@@ -162,7 +162,7 @@ mod tests {
     use partita_engine::{
         Fallback, Fence, KernelForm, LoadedModule, PreparedKernel, RegisterBound,
     };
-    use partita_model::{Bytes, DeviceAddress, ParamLayout};
+    use partita_model::{Bytes, DeviceAddress, ParamLayout, nested};
     use std::collections::BTreeMap;
     use std::fmt::Write;
     use std::sync::Arc;
@@ -281,6 +281,36 @@ DONE:
         let own = format!(".visible .{function} {{\nret;\n}}");
         let text = prepared(&own, ImageKind::Ptx);
         assert!(!text.contains("st.global"), "{text}");
+    }
+
+    /// The passes and the program's side know the number of a kernel each by itself.
+    #[test]
+    fn kernels_that_launch_are_told_and_name_kernels_by_numbers() {
+        let text = ".version 8.0\n.target sm_75\n.address_size 64\n\
+            .extern .func (.param .b32 r) __cudaCDP2LaunchDeviceV2(.param .b64 a, .param .b64 b);\n\
+            .visible .entry first() { ret; }\n\
+            .visible .entry child(.param .u64 a, .param .u32 b) { ret; }\n\
+            .visible .entry parent(.param .u32 a) {\n.reg .b64 %d;\n.reg .b32 %r;\n\
+            mov.u64 %d, child;\n{\n.param .b64 p;\n.param .b64 q;\n.param .b32 s;\n\
+            st.param.b64 [p], %d;\nst.param.b64 [q], %d;\n\
+            call.uni (s), __cudaCDP2LaunchDeviceV2, (p, q);\n}\nret;\n}\n";
+        let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
+        let Prepared { module, shapes } = prepare(&image, Sharing::Spatial, &Purpose::Run).unwrap();
+        let launches: Vec<bool> = shapes.iter().map(|shape| shape.launches).collect();
+        assert_eq!(launches, [false, false, true]);
+        let params = [ParamLayout { offset: 0, bytes: 4 }, ParamLayout { offset: 8, bytes: 8 }];
+        assert_eq!(module.kernels[2].params, params);
+        let moved = module.ptx.lines().find(|line| line.contains("mov.u64 %d, ")).unwrap();
+        let number = moved.split(", ").nth(1).unwrap().trim_end_matches(';');
+        let mut record = vec![0; 2 * nested::UNIT_BYTES];
+        record[0] = 1;
+        record[8..16].copy_from_slice(&number.parse::<u64>().unwrap().to_le_bytes());
+        record[56] = 2;
+        let found = nested::operations(&record).unwrap();
+        let nested::Work::Launch { kernel, params, .. } = &found[0].work else {
+            panic!("{found:?}")
+        };
+        assert_eq!((*kernel, params.len()), (1, 12));
     }
 
     #[test]

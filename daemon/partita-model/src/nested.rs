@@ -149,13 +149,13 @@ pub fn clearing(units: u32) -> [(u64, u32, u64); 2] {
     [(0, units, 2), (8, 0, 5)]
 }
 
-/// Bytes of the memory with so many units.
+/// The size in bytes of memory for `units` units of records.
 #[must_use]
 pub fn bytes(units: u32) -> u64 {
     HEADER_BYTES as u64 + u64::from(units) * UNIT_BYTES as u64
 }
 
-/// Units of the record of a launch with so many bytes of parameters.
+/// The number of units that the record of a launch with `param_bytes` bytes of parameters takes.
 #[must_use]
 pub fn units(param_bytes: u32) -> u32 {
     const UNIT: u32 = 64;

@@ -22,6 +22,7 @@
 //!   [`ticket`](mod@ticket) lets each CTA claim one of the original's, and [`choose()`] takes the
 //!   better form that a kernel permits.
 //! - [`Excerpts`] has single kernels of a module as modules of their own.
+//! - [`mod@nested`] links kernels that launch kernels with a device runtime of Partita's own.
 //! - [`report`] has the outcome of a pass for each kernel.
 //! - [`stop`] lets a caller give up on a module.
 //! - [`control`] is the memory through which a rewritten kernel and its launcher talk.

@@ -18,6 +18,12 @@ __global__ void ctas(int *count) {
     if (threadIdx.x == 0) atomicAdd(count, 1);
 }
 
+// For `nested_module`.
+__global__ void wait_for(volatile int *flag) {
+    while (*flag == 0) {
+    }
+}
+
 // Every thread launches, with many parameters.
 __global__ void take(Large large, int *out) { atomicAdd(out, large.values[blockIdx.x]); }
 

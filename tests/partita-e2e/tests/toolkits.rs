@@ -51,6 +51,17 @@ fn objects_and_libraries_are_linked_while_the_program_runs() {
     expect_passed(&output.expect("partita can be started"), &daemon);
 }
 
+#[test]
+fn modules_of_kernels_that_launch_kernels_come_and_go() {
+    let program = toolchain::driver_program("nested_module");
+    let only_ptx = ["-dc", "-gencode", "arch=compute_75,code=compute_75"];
+    let object = toolchain::program_with("nested", &only_ptx);
+    let runtime = toolchain::toolkit().join("lib/libcudadevrt.a");
+    let daemon = Daemon::start("emu,timing=off");
+    let output = daemon.run(&program).args([&object, &runtime]).output();
+    expect_passed(&output.expect("partita can be started"), &daemon);
+}
+
 /// `programs/triton/` has their PTX beside their source: Triton itself takes 1 GB.
 #[test]
 fn kernels_that_triton_compiled() {

@@ -8,16 +8,14 @@
 //! graph inside may run long, or call such functions. Nor does the device's time stand still
 //! meanwhile, as it does for a function.
 
-use crate::error::{CuError, CuResult, name_of};
+use crate::error::{CuError, CuResult};
 use crate::graph::Graph;
 use crate::graph::executable::Executable;
 use crate::host_calls::without_signals;
-use crate::log;
 use crate::runtime::{self, Runtime};
-use partita_client::{CallError, ClosedGate, Session, StreamHandle};
+use partita_client::{ClosedGate, Session, StreamHandle};
 use partita_model::DeviceAddress;
 use std::collections::VecDeque;
-use std::ffi::CStr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -215,10 +213,7 @@ impl Line {
             let Some((gate, inside)) = lock(&self.launches).pop_front() else { continue };
             let ran = stream.clone().map_err(CuError::from);
             if let Err(error) = ran.and_then(|stream| inside.run(runtime, stream)) {
-                let name = name_of(error.0).map_or_else(Default::default, CStr::to_string_lossy);
-                let text = format!("a graph in a conditional node was not launched: {name}");
-                log::say(format_args!("{text}"));
-                session.fail_next_synchronization(CallError::new(error.0, text));
+                runtime.fail_later("a graph in a conditional node was not launched", error);
             }
             // A session that has failed has no work behind the gate.
             let _ = session.open_gate(gate);

@@ -1,9 +1,9 @@
 //! Sparse left factors of `mma.sp` and `wgmma.mma_async.sp` (PTX ISA, "Sparse matrix storage").
 //!
-//! Half of the elements of each row are zero, and the others are stored in order. The metadata say
-//! for each chunk of a row in four bits where its elements belong: two places of two bits among
-//! four units of the chunk. A unit is an element, a pair of neighbours of four bits, or half of a
-//! `.tf32` element, whose two halves have neighbouring places.
+//! Half of the elements of each row are zero, and the other half is stored in order. The metadata
+//! have four bits for each chunk of a row, which say where the chunk's elements belong: two places
+//! of two bits among four units of the chunk. A unit is an element, a pair of neighbours of four
+//! bits, or half of a `.tf32` element, whose two halves have neighbouring places.
 //!
 //! Each thread in a group of four has metadata of the rows `g` and `g + 8`, where `g` is the
 //! group's number. For elements of 16 and 32 bits a thread has four chunks of both rows, `g` in the

@@ -33,8 +33,8 @@ pub(super) fn with_system<'a>(
     link(&[text], nested, bounds).map(Cow::Owned)
 }
 
-/// Links texts, and the bodies of the system's functions that one of them calls. `nested` is the
-/// runtime of kernels that launch kernels.
+/// Links texts with the bodies of the system's functions that a text among them calls. `nested` is
+/// the runtime of kernels that launch kernels.
 fn link(texts: &[&str], nested: Option<String>, bounds: &Bounds) -> Result<String, PrepareError> {
     let calls = texts.iter().any(|text| text.contains(CONDITION));
     let mut texts = texts.to_vec();

@@ -3,8 +3,8 @@
 //! NVIDIA's driver links such modules with a device runtime of its own. Here they are linked with
 //! [`runtime`], in PTX, and [`nested`] completes the result: each kernel that reaches the runtime
 //! gets a last parameter, the address of the memory into which its launches are written, and keeps
-//! it in shared memory. The address of a kernel becomes a number ([`number`]), because code that
-//! launches has the kernel's other forms in mind, not its address.
+//! it in shared memory. The address of a kernel becomes a number ([`number`]), because the
+//! program's side launches by numbers, and the kernel runs in another form at another address.
 //!
 //! What the records mean is `partita_model::nested`'s business. The pass knows nothing of it but
 //! the parameter.

@@ -16,7 +16,6 @@ const OTHER: &str = "build the kernel without it, or run it on a GPU";
 fn remedy(form: &Form) -> &'static str {
     match form.op {
         P::Tcgen05 => BLACKWELL,
-        P::Tensormap => TENSOR_MAP,
         P::Cp if form.has(Mod::Tensor) => TENSOR_MAP,
         P::Clusterlaunchcontrol => WORK_STEALING,
         P::Multimem => MULTIMEM,

@@ -54,7 +54,8 @@ impl Decoder<'_> {
         let (of_sparse, rest) = rest.split_at(if is_sparse { rest.len().min(2) } else { 0 });
         let sparse = self.sparse(form, of_sparse, (a, k))?;
         let [scale, rest @ ..] = rest else { return self.unsupported(form) };
-        let stored = if is_sparse { k / 2 } else { k };
+        let stored = length(a);
+        let whole = if is_sparse { 2 * stored } else { stored };
         let in_registers = matches!(left, Operand::Vector(_));
         let immediates = match (a.is_integer(), half, in_registers) {
             (true, ..) => 0,
@@ -62,12 +63,7 @@ impl Decoder<'_> {
             (false, true, true) => 3,
             (false, true, false) => 4,
         };
-        if !known
-            || !sums.contains(&sum)
-            || !columns
-            || stored != length(a)
-            || rest.len() != immediates
-        {
+        if !known || !sums.contains(&sum) || !columns || k != whole || rest.len() != immediates {
             return self.unsupported(form);
         }
         let mut numbers = [1_i64, 1, 0, 0];
