@@ -11,8 +11,10 @@ const LIVENESS: &str = include_str!("ptx/liveness.ptx");
 /// Far more than any of the kernels needs.
 const LIMIT: u64 = 5_000_000;
 
-/// What a kernel leaves in `words` words that are zero at first, in every timing mode.
-fn check(kernel: &str, ctas: u32, threads: u32, words: usize, wanted: impl Fn(&[u32])) {
+/// What a kernel leaves in `words` words that are zero at first, in every timing mode. Returns the
+/// most warp instructions of any run.
+fn check(kernel: &str, ctas: u32, threads: u32, words: usize, wanted: impl Fn(&[u32])) -> u64 {
+    let mut most = 0;
     for timing in [Timing::On, Timing::Off] {
         for seed in [1, 2] {
             let job = Run {
@@ -40,8 +42,10 @@ fn check(kernel: &str, ctas: u32, threads: u32, words: usize, wanted: impl Fn(&[
                 ran.counters.warp_instructions
             );
             wanted(&found);
+            most = most.max(ran.counters.warp_instructions);
         }
     }
+    most
 }
 
 #[test]
@@ -100,4 +104,16 @@ fn warps_pass_barriers_of_their_own() {
             assert_eq!(words, wanted);
         });
     }
+}
+
+/// Lanes that work for long hold nobody up for ever, but their warp stays together behind them, as
+/// on a GPU: the immediate post-dominator is where all meet.
+#[test]
+fn a_warp_stays_together_behind_a_long_loop_of_each_lane() {
+    let most = check("taking_turns", 1, 64, 65, |words| {
+        assert_eq!((words[0], &words[1..]), (64 * 2_000, &[2_000; 64][..]));
+    });
+    // 2 warps × 32 rounds × (2,000 × 7 instructions of one lane, 1,000 × 3 of all).
+    let together = 2 * 32 * (2_000 * 7 + 1_000 * 3);
+    assert!(most < together + together / 20, "{most} warp instructions, together {together}");
 }

@@ -8,10 +8,10 @@ use super::asynchronous;
 use super::atomics;
 use super::call;
 use super::cluster::Peers;
-use super::inst::{Inst, NOWHERE, Op, WarpKind};
+use super::inst::{Inst, NOWHERE, Op, Source, Target, WarpKind};
 use super::program::Program;
 use super::registers::Registers;
-use super::rows::LANES;
+use super::rows::{LANES, lanes};
 use super::special;
 use super::state::Core;
 use super::system::{self, FailedAssertion};
@@ -241,6 +241,7 @@ pub fn run_here(
             if first_active(&core, $i).is_some() {
                 spent += POLL_COST;
                 env.trace.polls += 1;
+                env.trace.waits += u32::from(is_wait(&core, $i, program, pc, team));
             }
         };
     }
@@ -586,6 +587,57 @@ fn trapped(i: &Inst) -> &'static str {
 }
 
 /// The first thread that the guard lets execute.
+/// Whether a possible poll waits: it found what it had found before. Asynchronous operations are
+/// taken for waits, reductions find nothing.
+#[inline(never)]
+fn is_wait(core: &Core<'_>, i: &Inst, program: &Program, pc: usize, team: &mut Team) -> bool {
+    let row = |row| if i.aux & 8 != 0 { Source::R64(row) } else { Source::R32(row) };
+    let mut answer = Answer(pc as u64);
+    match i.op {
+        Op::LdGlobal => answer.add(core, i, &[Source::R64(i.a), row(i.d)]),
+        Op::LdShared => answer.add(core, i, &[Source::R32(i.a), row(i.d)]),
+        Op::Memory => {
+            let op = &program.memory_ops[i.imm as usize];
+            answer.add(core, i, &[op.address]);
+            for element in op.elements.iter().flatten() {
+                answer.add(core, i, &[*element]);
+            }
+        }
+        Op::Atomic => {
+            let op = &program.atomic_ops[i.imm as usize];
+            let found = match op.target {
+                Target::None => return false,
+                Target::R8(row) | Target::R16(row) | Target::R32(row) => Source::R32(row),
+                Target::R64(row) => Source::R64(row),
+                Target::P(row) => Source::P(row),
+            };
+            answer.add(core, i, &[op.address, found]);
+        }
+        _ => return true,
+    }
+    team.is_wait(answer.0)
+}
+
+/// A hash of what a poll asked and found.
+struct Answer(u64);
+
+impl Answer {
+    fn add(&mut self, core: &Core<'_>, i: &Inst, sources: &[Source]) {
+        let mut add = |word: u64| {
+            self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+        };
+        for w in 0..core.warps {
+            let mask = core.mask(i, w);
+            add(u64::from(mask));
+            for lane in lanes(mask) {
+                for source in sources {
+                    add(core.get(*source, w, lane));
+                }
+            }
+        }
+    }
+}
+
 fn first_active(core: &Core<'_>, i: &Inst) -> Option<(usize, usize)> {
     (0..core.warps).find_map(|w| {
         let mask = core.mask(i, w);
@@ -657,7 +709,7 @@ fn indexed_branch(
         let mut target = None;
         for w in 0..core.warps {
             let row = core.row32(i.a, w);
-            for l in super::rows::lanes(fragment.masks[w]) {
+            for l in lanes(fragment.masks[w]) {
                 let to = table[(row.lane(l) as usize).min(table.len() - 1)];
                 if *target.get_or_insert(to) == to {
                     taken[w] |= 1 << l;

@@ -96,12 +96,13 @@ pub struct Team {
     /// Threads that have not exited.
     pub alive: Masks,
     joins: Vec<Join>,
-    /// How often in a row a fragment has used up its turn.
+    /// How often in a row a fragment has used up its turn, and no threads met.
     pub stale_turns: u32,
-    polls: u32,
+    waits: u32,
+    answers: [u64; ANSWERS],
 }
 
-/// The consequence of a number of polls.
+/// The consequence of a number of waits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Due {
     /// No consequence.
@@ -112,10 +113,12 @@ pub enum Due {
     Release,
 }
 
-/// Polls after which another fragment gets a turn.
-const POLLS_PER_TURN: u32 = 8;
-/// Polls after which threads that wait for others of their warp continue alone.
-const POLLS_BEFORE_RELEASE: u32 = 64;
+/// Waits after which another fragment gets a turn.
+const WAITS_PER_TURN: u32 = 8;
+/// Waits after which threads that wait for others of their warp continue alone.
+const WAITS_BEFORE_RELEASE: u32 = 64;
+/// Answers that a team remembers: a loop may poll several words.
+const ANSWERS: usize = 8;
 
 impl Team {
     /// Starts over, with all `masks` at the program's first instruction.
@@ -126,7 +129,8 @@ impl Team {
         self.joins.clear();
         self.fragments.clear();
         self.stale_turns = 0;
-        self.polls = 0;
+        self.waits = 0;
+        self.answers = [0; ANSWERS];
         self.fragments.push(Fragment { pc: 0, join: NO_JOIN, masks, state: State::Ready });
     }
 
@@ -164,16 +168,28 @@ impl Team {
             .min()
     }
 
+    /// Whether a poll is a wait: one of the last polls had the same `answer`, which tells the place
+    /// in the program, the threads, their addresses and what they found. Threads of which each poll
+    /// finds something else make progress, and nobody need go on without them.
+    pub fn is_wait(&mut self, answer: u64) -> bool {
+        let known = self.answers.contains(&answer);
+        if !known {
+            self.answers.rotate_right(1);
+            self.answers[0] = answer;
+        }
+        known
+    }
+
     /// Threads may wait for memory that another thread of their warp is to write. So fairness is
-    /// paid in polls, whatever else the pollers do between them: they may part, meet, sleep.
+    /// paid in waits, whatever else the pollers do between them: they may part, meet, sleep.
     #[must_use]
-    pub fn pay(&mut self, polls: u32) -> Due {
-        let before = self.polls;
-        self.polls += polls;
-        if self.polls >= POLLS_BEFORE_RELEASE {
-            self.polls = 0;
+    pub fn pay(&mut self, waits: u32) -> Due {
+        let before = self.waits;
+        self.waits += waits;
+        if self.waits >= WAITS_BEFORE_RELEASE {
+            self.waits = 0;
             Due::Release
-        } else if self.polls / POLLS_PER_TURN != before / POLLS_PER_TURN {
+        } else if self.waits / WAITS_PER_TURN != before / WAITS_PER_TURN {
             Due::Turn
         } else {
             Due::Nothing
@@ -259,6 +275,7 @@ impl Team {
             join.live = false;
             fragment.masks = join.arrived;
             fragment.join = join.parent;
+            self.stale_turns = 0;
         }
         true
     }

@@ -65,6 +65,10 @@ pub struct Trace {
     pub cluster_bytes: u64,
     /// Accesses that may be polls: atomics and loads past L1.
     pub polls: u32,
+    /// Those of them that found what they had found before ([`Team::is_wait`]).
+    ///
+    /// [`Team::is_wait`]: super::team::Team::is_wait
+    pub waits: u32,
 }
 
 impl Trace {
@@ -75,6 +79,7 @@ impl Trace {
         self.shared_passes = 0;
         self.cluster_bytes = 0;
         self.polls = 0;
+        self.waits = 0;
     }
 
     /// Consecutive bytes.

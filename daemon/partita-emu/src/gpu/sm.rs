@@ -33,11 +33,12 @@ mod waits;
 const SEGMENTS_PER_TURN: u32 = 64;
 /// A segment with polls counts as this many, so that spinning threads soon give way to others.
 const POLL_SEGMENTS: u32 = 32;
-/// Polls that a sleep counts for. A thread that sleeps repeatedly may wait for threads that wait
+/// Waits that a sleep counts for. A thread that sleeps repeatedly may wait for threads that wait
 /// for it at a join.
-const POLLS_OF_SLEEP: u32 = 4;
-/// Turns after which threads that wait at a join continue alone.
-const TURNS_BEFORE_RELEASE: u32 = 16;
+const WAITS_OF_SLEEP: u32 = 4;
+/// Turns after which threads that wait at a join continue alone, though no poll says that anybody
+/// waits for them. A loop of some threads may be long, and the warp stays together behind it.
+const TURNS_BEFORE_RELEASE: u32 = 4096;
 /// Instructions after which a loop without global memory yields, where time is kept.
 const LOOP_BUDGET: u32 = 64;
 /// Instructions of a team's turn where time is not kept.
@@ -634,8 +635,8 @@ impl Sm {
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
         let team = &mut resident.cta.teams[team_index];
         let sleeps = matches!(stop, Stop::Sleep(_) | Stop::Cluster);
-        let polls = if sleeps { POLLS_OF_SLEEP } else { 0 };
-        let due = team.pay(polls + self.trace.polls);
+        let waits = if sleeps { WAITS_OF_SLEEP } else { 0 };
+        let due = team.pay(waits + self.trace.waits);
         if due == Due::Release {
             team.release_waiting();
         }

@@ -338,7 +338,6 @@ fn a_worker_misses_whatever_is_taken_out() {
         ("ld.volatile.global.u32 +0 #1", PARKED),
         ("ld.volatile.global.u32 +264 #2", PARKED),
         ("fence.acq_rel.gpu #5", HELPERS),
-        ("bar.sync #2", "the main grid's end orders what its workers leave"),
     ];
     check_mutants(Form::Worker, &harmless, "");
     // What differs.
