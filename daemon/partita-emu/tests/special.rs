@@ -212,3 +212,35 @@ fn registers_say_where_a_thread_is() {
     }
     println!("special registers: {checks} checks of {} registers", FIXED.len() + READ.len() - 2);
 }
+
+/// Dynamic shared memory begins at the shared window's start where a kernel has no other, and
+/// programs rely on that: swizzles go by the bits of an address, whatever alignment is declared.
+#[test]
+fn forms_keep_the_alignment_of_dynamic_shared_memory() {
+    for (instruction, alignment) in [("", 128), ("wgmma.fence.sync.aligned;", 1024)] {
+        let ptx = format!(
+            ".version 8.0\n.target sm_90a\n.address_size 64\n\
+             .extern .shared .align 16 .b8 dynamic[];\n\
+             .visible .entry where(.param .u64 out) {{\n\
+             .reg .b32 %r<2>;\n.reg .b64 %rd<2>;\n\
+             ld.param.u64 %rd1, [out];\nmov.u32 %r1, dynamic;\n{instruction}\n\
+             st.global.u32 [%rd1], %r1;\nret;\n}}\n"
+        );
+        for form in [Form::Original, Form::Worker { task: 2 }, Form::Ticket] {
+            let job = Run {
+                ptx: ptx.clone().into(),
+                kernel: "where".to_owned(),
+                grid: Dim3::linear(1),
+                block: Dim3::linear(128),
+                dynamic_shared: 2048,
+                arguments: vec![Argument::Buffer(vec![0xff; 4])],
+                form,
+                spec: Spec::named("h200").unwrap(),
+                options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
+            };
+            let ran = run(&job).unwrap_or_else(|error| panic!("{form:?}: {error}"));
+            let at = u32::from_le_bytes(ran.buffers[0][..4].try_into().unwrap());
+            assert_eq!(at % alignment, 0, "{form:?} {instruction}: at {at}");
+        }
+    }
+}

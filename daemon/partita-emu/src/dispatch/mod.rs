@@ -13,6 +13,7 @@
 
 pub mod vector;
 
+use crate::exec::product::{Kind, multiply_here};
 use crate::exec::registers::Registers;
 use crate::exec::step::{Env, Limits, Stop, run_here};
 use crate::exec::team::{Fragment, Team};
@@ -55,4 +56,20 @@ pub fn run(
         return unsafe { run_fast(registers, team, fragment, env, limits, vector) };
     }
     run_plain(registers, team, fragment, env, limits)
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
+fn multiply_fast(factors: [&[u64]; 3], kind: &Kind) -> Vec<u64> {
+    multiply_here(factors, kind)
+}
+
+/// See [`crate::exec::product::multiply`].
+pub fn multiply(factors: [&[u64]; 3], kind: &Kind) -> Vec<u64> {
+    #[cfg(target_arch = "x86_64")]
+    if vector::Avx2::detect().is_some() {
+        // SAFETY: `detect` has found every feature that `multiply_fast` is compiled for.
+        return unsafe { multiply_fast(factors, kind) };
+    }
+    multiply_here(factors, kind)
 }

@@ -1,4 +1,5 @@
-//! Fragments of matrices over the lanes of a warp, and their product. Pure functions.
+//! Fragments of matrices over the lanes of a warp, and their elements. Pure functions;
+//! [`super::product`] multiplies.
 //!
 //! Layouts of `mma` follow the PTX ISA, "Warp-level Matrix Multiply-Accumulate Instructions",
 //! "Matrix Fragments for mma.m8n8k4 … mma.m16n8k32". With `g` = lane / 4 and `t` = lane % 4 they
@@ -7,14 +8,9 @@
 //! then `4 * e` columns right. The layouts of `wmma` are the implementation's own by the ISA
 //! ("Matrix Fragments for WMMA"); here they are tiles of the same shape. Its f16 fragments of A and
 //! B have more elements than the matrix; the further ones repeat the first.
-//!
-//! Sums are made in double precision, where products of narrower elements are exact, and rounded
-//! once to nearest. The ISA leaves order and precision of the sums open.
 
-use super::float::NAN_F32;
-use super::packed::{E4M3, E5M2};
 use super::rows::LANES;
-use half::{bf16, f16};
+use std::sync::Arc;
 
 /// The type of an element.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,44 +56,6 @@ impl Element {
     pub const fn is_integer(self) -> bool {
         use Element::{B1, S4, S8, S32, U4, U8};
         matches!(self, B1 | S4 | U4 | S8 | U8 | S32)
-    }
-
-    fn integer(self, bits: u64) -> i64 {
-        match self {
-            Element::B1 => i64::from(bits as u8 & 1),
-            Element::S4 => i64::from(((bits as u8) << 4) as i8 >> 4),
-            Element::U4 => i64::from(bits as u8 & 15),
-            Element::S8 => i64::from(bits as u8 as i8),
-            Element::U8 => i64::from(bits as u8),
-            _ => i64::from(bits as u32 as i32),
-        }
-    }
-
-    /// The value of a real element.
-    #[must_use]
-    pub fn real(self, bits: u64) -> f64 {
-        match self {
-            Element::E4m3 => E4M3.value(bits as u8),
-            Element::E5m2 => E5M2.value(bits as u8),
-            Element::F16 => f16::from_bits(bits as u16).to_f64(),
-            Element::Bf16 => bf16::from_bits(bits as u16).to_f64(),
-            // PTX ISA, "Alternate Floating-Point Data Formats": the low 13 bits are ignored.
-            Element::Tf32 => f64::from(f32::from_bits(bits as u32 & !0x1fff)),
-            Element::F64 => f64::from_bits(bits),
-            _ => f64::from(f32::from_bits(bits as u32)),
-        }
-    }
-
-    /// A value rounded to an element.
-    #[must_use]
-    pub fn bits(self, value: f64) -> u64 {
-        match self {
-            Element::F64 => value.to_bits(),
-            Element::F16 if value.is_nan() => 0x7fff,
-            Element::F16 => u64::from(f16::from_f64(value).to_bits()),
-            _ if value.is_nan() => u64::from(NAN_F32),
-            _ => u64::from((value as f32).to_bits()),
-        }
     }
 }
 
@@ -189,15 +147,48 @@ impl Fragment {
         let shift = self.element.width() * (element % per);
         registers[element / per][lane] |= value << shift;
     }
+}
+
+/// A fragment with the places of its elements. Finding a place takes divisions, and a product has
+/// hundreds.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    /// The fragment.
+    pub fragment: Fragment,
+    /// Where each element of each lane lies in the matrix given row after row, lane after lane.
+    places: Arc<[u16]>,
+}
+
+impl Layout {
+    /// The layout of a fragment.
+    #[must_use]
+    pub fn new(fragment: Fragment) -> Self {
+        let places = (0..fragment.elements())
+            .flat_map(|element| (0..LANES).map(move |lane| fragment.place(lane, element)))
+            .map(|(row, column)| (row * fragment.columns + column) as u16)
+            .collect();
+        Self { fragment, places }
+    }
+
+    /// Register and shift of an element, and its places.
+    fn elements(&self) -> impl Iterator<Item = (usize, usize, &[u16; LANES])> {
+        let (per, width) = (self.fragment.element.per_register(), self.fragment.element.width());
+        let places = self.places.as_chunks().0;
+        places
+            .iter()
+            .enumerate()
+            .map(move |(element, places)| (element / per, width * (element % per), places))
+    }
 
     /// The whole matrix, row after row.
     #[must_use]
     pub fn gather(&self, registers: &[Register]) -> Vec<u64> {
-        let mut matrix = vec![0; self.rows * self.columns];
-        for lane in 0..LANES {
-            for element in 0..self.elements() {
-                let (row, column) = self.place(lane, element);
-                matrix[row * self.columns + column] = self.element_of(registers, lane, element);
+        let mut matrix = vec![0; self.fragment.rows * self.fragment.columns];
+        let ones = u64::MAX >> (64 - self.fragment.element.width());
+        for (register, shift, places) in self.elements() {
+            let Some(register) = registers.get(register) else { continue };
+            for (place, bits) in places.iter().zip(register) {
+                matrix[usize::from(*place)] = bits >> shift & ones;
             }
         }
         matrix
@@ -207,96 +198,16 @@ impl Fragment {
     #[must_use]
     pub fn spread(&self, matrix: &[u64], count: usize) -> Vec<Register> {
         let mut registers = vec![[0; LANES]; count];
-        for lane in 0..LANES {
-            for element in 0..count * self.element.per_register() {
-                let (row, column) = self.place(lane, element);
-                self.set_element(
-                    &mut registers,
-                    lane,
-                    element,
-                    matrix[row * self.columns + column],
-                );
+        let per = self.fragment.element.per_register();
+        let width = self.fragment.element.width();
+        for (element, places) in self.places.as_chunks::<LANES>().0.iter().cycle().enumerate() {
+            let Some(register) = registers.get_mut(element / per) else { break };
+            for (bits, place) in register.iter_mut().zip(places) {
+                *bits |= matrix[usize::from(*place)] << (width * (element % per));
             }
         }
         registers
     }
-}
-
-/// How products and sums are made.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Rule {
-    /// Integer results wrap around.
-    Plain,
-    /// Integer results saturate.
-    Saturate,
-    /// The product of two bits is their exclusive or.
-    Xor,
-}
-
-/// `D = A * B + C` over matrices given row after row.
-#[must_use]
-pub fn multiply(
-    [a, b, c]: [&[u64]; 3],
-    [of_a, of_b, of_c]: [Fragment; 3],
-    of_d: Element,
-    rule: Rule,
-) -> Vec<u64> {
-    let elements = [of_a.element, of_b.element, of_c.element];
-    sums([a, b, c], elements, [of_b.columns, of_a.columns], (rule, false, of_d))
-}
-
-/// `D = A * B + C`, or `C - A * B` where the products are `negated`. A has rows of `k` elements, B
-/// and C have rows of `n`, and D is made of elements `of_d`.
-#[must_use]
-pub fn sums(
-    [a, b, c]: [&[u64]; 3],
-    [of_a, of_b, of_c]: [Element; 3],
-    [n, k]: [usize; 2],
-    (rule, negated, of_d): (Rule, bool, Element),
-) -> Vec<u64> {
-    if of_a.is_integer() {
-        let right: Vec<i64> = b.iter().map(|&bits| of_b.integer(bits)).collect();
-        return rows(a, c, [n, k], |left, start| {
-            let mut sum: Vec<i64> = start.iter().map(|&bits| of_c.integer(bits)).collect();
-            for (&left, right) in left.iter().zip(right.chunks_exact(n)) {
-                let left = of_a.integer(left);
-                for (sum, &right) in sum.iter_mut().zip(right) {
-                    *sum += if rule == Rule::Xor { left ^ right } else { left * right };
-                }
-            }
-            let bounds = i64::from(i32::MIN)..=i64::from(i32::MAX);
-            let bits = |sum: i64| match rule {
-                Rule::Saturate => sum.clamp(*bounds.start(), *bounds.end()),
-                _ => sum,
-            };
-            sum.into_iter().map(|sum| u64::from(bits(sum) as u32)).collect()
-        });
-    }
-    let right: Vec<f64> = b.iter().map(|&bits| of_b.real(bits)).collect();
-    rows(a, c, [n, k], |left, start| {
-        let mut sum: Vec<f64> = start.iter().map(|&bits| of_c.real(bits)).collect();
-        for (&left, right) in left.iter().zip(right.chunks_exact(n)) {
-            let left = if negated { -of_a.real(left) } else { of_a.real(left) };
-            let pairs = sum.iter_mut().zip(right);
-            // Products of narrower elements are exact, so two operations round once, too.
-            if of_a == Element::F64 {
-                pairs.for_each(|(sum, &right)| *sum = left.mul_add(right, *sum));
-            } else {
-                pairs.for_each(|(sum, &right)| *sum += left * right);
-            }
-        }
-        sum.into_iter().map(|sum| of_d.bits(sum)).collect()
-    })
-}
-
-/// The rows of D, each from a row of A and one of C.
-fn rows(
-    a: &[u64],
-    c: &[u64],
-    [n, k]: [usize; 2],
-    row: impl Fn(&[u64], &[u64]) -> Vec<u64>,
-) -> Vec<u64> {
-    a.chunks_exact(k).zip(c.chunks_exact(n)).flat_map(|(left, start)| row(left, start)).collect()
 }
 
 #[cfg(test)]
@@ -350,10 +261,9 @@ mod tests {
                         index as u64 & 0x7f & (u64::MAX >> (64 - fragment.element.width()))
                     })
                     .collect();
-                assert_eq!(
-                    fragment.gather(&fragment.spread(&matrix, fragment.registers())),
-                    matrix
-                );
+                let layout = Layout::new(fragment);
+                let registers = layout.spread(&matrix, fragment.registers());
+                assert_eq!(layout.gather(&registers), matrix);
             }
         }
     }
@@ -391,22 +301,5 @@ mod tests {
         check(Role::A, 8, 4, F64, 0, (5, 2));
         check(Role::B, 4, 8, F64, 0, (2, 5));
         check(Role::C, 8, 8, F64, 1, (5, 5));
-    }
-
-    #[test]
-    fn integers_wrap_or_saturate() {
-        let of = |role, rows, columns, element| Fragment { role, rows, columns, element };
-        let factors = [
-            of(Role::A, 8, 16, Element::U8),
-            of(Role::B, 16, 8, Element::S8),
-            of(Role::C, 8, 8, Element::S32),
-        ];
-        let (a, b, c) = (vec![255; 128], vec![127; 128], vec![i32::MAX as u64; 64]);
-        let wrapped = multiply([&a, &b, &c], factors, Element::S32, Rule::Plain);
-        assert_eq!(wrapped[0] as u32 as i32, i32::MAX.wrapping_add(16 * 255 * 127));
-        assert_eq!(
-            multiply([&a, &b, &c], factors, Element::S32, Rule::Saturate)[63],
-            i32::MAX as u64
-        );
     }
 }

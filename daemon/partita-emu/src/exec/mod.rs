@@ -30,6 +30,7 @@ pub mod lane;
 pub mod matrix;
 pub mod mbarrier;
 pub mod packed;
+pub mod product;
 pub mod program;
 pub mod quad;
 pub mod registers;

@@ -3,6 +3,7 @@
 //! .f16 floating point type").
 
 use super::matrix::{Element, Register};
+use super::product::{real, rounded};
 use super::rows::LANES;
 
 /// The layout and types of the spelling.
@@ -49,7 +50,7 @@ pub const fn registers(element: Element) -> usize {
 fn element_of(registers: &[Register], lane: usize, i: usize, element: Element) -> f64 {
     let per = element.per_register();
     let word = registers.get(i / per).map_or(0, |register| register[lane]);
-    element.real(word >> (element.width() * (i % per)))
+    real(element, word >> (element.width() * (i % per)))
 }
 
 /// `D = A * B + C` of each quad pair, each sum rounded once.
@@ -77,7 +78,7 @@ pub fn multiply(quads: Quads, a: &[Register], b: &[Register], c: &[Register]) ->
                 let sum = (0..4)
                     .fold(plus[row][column], |sum, k| left[row][k].mul_add(right[k][column], sum));
                 let per = quads.of_d.per_register();
-                d[i / per][lane] |= quads.of_d.bits(sum) << (quads.of_d.width() * (i % per));
+                d[i / per][lane] |= rounded(quads.of_d, sum) << (quads.of_d.width() * (i % per));
             }
         }
     }

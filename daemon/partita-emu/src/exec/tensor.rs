@@ -6,7 +6,8 @@
 
 use super::access::{read_bytes, write_bytes};
 use super::inst::{Inst, Source, Space, Target};
-use super::matrix::{Element, Fragment, Register, Rule, multiply};
+use super::matrix::{Element, Fragment, Layout, Register};
+use super::product::{Kind, Rule, multiply};
 use super::quad::{self, Quads};
 use super::rows::{LANES, lanes};
 use super::sparse::{self, Sparse};
@@ -30,11 +31,11 @@ pub enum MatrixOp {
     /// `mma`, `wmma.mma`: `D = A * B + C`.
     Multiply {
         /// A, B and C.
-        factors: [Fragment; 3],
+        factors: [Layout; 3],
         /// Their registers.
         sources: [Vec<Source>; 3],
-        /// Elements of D.
-        result: Element,
+        /// D.
+        result: Layout,
         /// Registers of D.
         targets: Vec<Target>,
         /// The rule for sums.
@@ -158,15 +159,22 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                         sources[index].iter().map(|&source| core.get_all(source, w)).collect();
                     factors[index].gather(&registers)
                 });
-                let mut factors = *factors;
+                let [of_a, of_b, of_c] = [0, 1, 2].map(|index| factors[index].fragment);
+                let k = of_b.rows;
                 if let Some(Sparse { metadata, selector }) = *sparse {
-                    let (of_a, k) = (factors[0].element, factors[1].rows);
-                    a = sparse::expand(&a, &core.get_all(metadata, w), (of_a, selector), k);
-                    factors[0].columns = k;
+                    let metadata = core.get_all(metadata, w);
+                    a = sparse::expand(&a, &metadata, (of_a.element, selector), k);
                 }
-                let product = multiply([&a, &b, &c], factors, *result, *rule);
-                let of_d = Fragment { element: *result, ..factors[2] };
-                put(core, targets, &of_d.spread(&product, targets.len()), w, mask);
+                let kind = Kind {
+                    elements: [of_a.element, of_b.element, of_c.element],
+                    of_d: result.fragment.element,
+                    n: of_b.columns,
+                    k,
+                    rule: *rule,
+                    negated: false,
+                };
+                let product = multiply([&a, &b, &c], &kind);
+                put(core, targets, &result.spread(&product, targets.len()), w, mask);
             }
             MatrixOp::Quads { quads, sources, targets } => {
                 let [a, b, c] = [0, 1, 2].map(|index| {

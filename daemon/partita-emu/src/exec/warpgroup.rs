@@ -7,7 +7,8 @@
 
 use super::access::read_bytes;
 use super::inst::{Source, Space, Target};
-use super::matrix::{Element, Fragment, Register, Role, Rule, sums};
+use super::matrix::{Element, Layout, Register};
+use super::product::{Kind, Rule, multiply};
 use super::sparse::{self, Sparse};
 use super::state::Core;
 use super::step::{Env, Trouble};
@@ -24,7 +25,7 @@ const PRODUCTS: usize = 512;
 #[derive(Clone, Debug)]
 pub enum Left {
     /// Each warp has its rows in registers.
-    Registers(Vec<Source>),
+    Registers(Vec<Source>, Layout),
     /// A descriptor of shared memory, and whether M is contiguous there.
     Shared(Source, bool),
 }
@@ -40,8 +41,8 @@ pub struct GroupOp {
     pub left: Left,
     /// Descriptor of B, and whether N is contiguous there.
     pub right: (Source, bool),
-    /// Elements of D.
-    pub sum: Element,
+    /// The part of D that a warp has.
+    pub sum: Layout,
     /// D before, in registers.
     pub sources: Vec<Source>,
     /// D after.
@@ -66,7 +67,7 @@ impl GroupOp {
     /// Tells the sources (`false`) and targets (`true`), for the timing model.
     pub fn rows(&self, mut tell: impl FnMut(Source, bool), of: impl Fn(Target) -> Source) {
         match &self.left {
-            Left::Registers(sources) => sources.iter().for_each(|&source| tell(source, false)),
+            Left::Registers(sources, _) => sources.iter().for_each(|&source| tell(source, false)),
             Left::Shared(descriptor, _) => tell(*descriptor, false),
         }
         tell(self.right.0, false);
@@ -78,11 +79,6 @@ impl GroupOp {
     /// Elements that are stored of each row of A.
     fn stored(&self) -> usize {
         if self.sparse.is_some() { self.nk[1] / 2 } else { self.nk[1] }
-    }
-
-    /// The fragment of D that a warp has.
-    pub fn fragment(&self) -> Fragment {
-        Fragment { role: Role::C, rows: ROWS, columns: self.nk[0], element: self.sum }
     }
 }
 
@@ -158,12 +154,7 @@ pub fn execute(
         sources.iter().map(|&source| core.get_all(source, w)).collect()
     };
     let mut left = match &op.left {
-        Left::Registers(sources) => {
-            let element = op.elements[0];
-            let columns = op.stored();
-            let of_a = Fragment { role: Role::A, rows: ROWS, columns, element };
-            of_a.gather(&registers(core, sources))
-        }
+        Left::Registers(sources, of_a) => of_a.gather(&registers(core, sources)),
         Left::Shared(descriptor, contiguous_m) => {
             let descriptor = Descriptor::unpack(core.get(*descriptor, w, lane));
             let first = ROWS * (site.0 % 4);
@@ -183,17 +174,22 @@ pub fn execute(
             right[at * n + column] = value;
         }
     }
-    let of_d = op.fragment();
     let start = if core.get(op.add, w, lane) & 1 == 1 {
-        of_d.gather(&registers(core, &op.sources))
+        op.sum.gather(&registers(core, &op.sources))
     } else {
         vec![0; ROWS * n]
     };
-    let sum = sums([&left, &right, &start], [op.elements[0], op.elements[1], op.sum], op.nk, {
-        let rule = op.rule;
-        (rule, op.negated[0] != op.negated[1], op.sum)
-    });
-    for (&target, register) in op.targets.iter().zip(of_d.spread(&sum, op.targets.len())) {
+    let of_d = op.sum.fragment.element;
+    let kind = Kind {
+        elements: [op.elements[0], op.elements[1], of_d],
+        of_d,
+        n,
+        k,
+        rule: op.rule,
+        negated: op.negated[0] != op.negated[1],
+    };
+    let sum = multiply([&left, &right, &start], &kind);
+    for (&target, register) in op.targets.iter().zip(op.sum.spread(&sum, op.targets.len())) {
         core.put_all(target, w, mask, &register);
     }
     env.trace.counts.shared_accesses += 1;

@@ -166,6 +166,7 @@ impl Frame {
                 directive.values = vec![directive.values.iter().product(), 1, 1];
             }
         }
+        facts.size_slot(module, slot);
         (control, slot)
     }
 }

@@ -12,8 +12,8 @@ use crate::analysis::spin::{Looks, looks_in_loop};
 use crate::analysis::sync::sync_of;
 use crate::analysis::{Masks, Sync};
 use crate::ir::{
-    Body, Form, FuncId, Inst, Mod, Module, Op, Operand, Part, Pos, Slice, Space, Special, Stmt,
-    Version,
+    Body, Dim, Form, FuncId, Inst, Mod, Module, Op, Operand, Part, Pos, Slice, Space, Special,
+    Stmt, VarId, Version,
 };
 use crate::kernels::{Calls, Kernel, Reach};
 use crate::report::{Blocks, Reason, Refusal};
@@ -67,7 +67,14 @@ pub(crate) struct Facts {
     modern: bool,
     /// The kernel knows clusters: a ticket claims for a whole one.
     pub clusters: bool,
+    slot_bytes: u64,
 }
+
+/// Bytes of a line of shared memory, one word of each bank. Copies of rows fill whole lines.
+const LINE_BYTES: u64 = 128;
+/// Bytes after which the pattern of a swizzle repeats (PTX ISA, "Asynchronous Warpgroup Level Matrix
+/// Shared Memory Layout").
+const SWIZZLE_BYTES: u64 = 1024;
 
 /// Whether the original of a kernel stays beside its form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +96,12 @@ impl Beside {
 impl Facts {
     /// Bytes of shared memory that the frame takes.
     pub const fn slot_bytes(&self) -> u64 {
-        if self.clusters { CLUSTER_SLOT_BYTES } else { SLOT_BYTES }
+        self.slot_bytes
+    }
+
+    /// Gives the frame's slot its size.
+    pub fn size_slot(&self, module: &mut Module, slot: VarId) {
+        module.vars[slot.0 as usize].dims = vec![Dim::Count(self.slot_bytes)];
     }
 
     /// The statements for a mark of the frame.
@@ -194,6 +206,8 @@ struct Found {
     looks: bool,
     /// Whether the code names its cluster. A ticket may.
     clusters: bool,
+    /// Whether an instruction swizzles by the bits of an address in shared memory.
+    swizzles: bool,
 }
 
 impl Found {
@@ -207,8 +221,10 @@ impl Found {
         self.together |= other.together;
         self.looks |= other.looks;
         self.clusters |= other.clusters;
+        self.swizzles |= other.swizzles;
     }
 }
+
 /// Whether a bound on registers may fail. `ptxas` holds a function to the bound where the kernel
 /// calls it by name; it does not know the target of a call through a register.
 fn may_exceed(kernel: &Kernel, reach: &Reach, options: &WorkerOptions) -> bool {
@@ -255,7 +271,8 @@ impl Checks<'_, '_> {
                 self.refuse(directive.pos, Reason::Cluster { what: format!(".{word}") });
             }
         }
-        self.limits(kernel, options);
+        let slot_bytes = self.slot_bytes(kernel);
+        self.limits(kernel, slot_bytes, options);
         let barrier = self.free_barrier(entry.pos);
         let grid_functions = self.grid_functions(reach);
         let blocks = if self.found.full_rows && !rows_are_full(kernel) {
@@ -309,7 +326,19 @@ impl Checks<'_, '_> {
             independent,
             modern,
             clusters,
+            slot_bytes,
         })
+    }
+
+    /// Bytes of shared memory that the frame takes. Dynamic shared memory begins behind it, and
+    /// programs rely on more than its declared alignment: alone it begins at a multiple of 1,024.
+    fn slot_bytes(&self, kernel: &Kernel) -> u64 {
+        let least = if self.found.clusters { CLUSTER_SLOT_BYTES } else { SLOT_BYTES };
+        match (kernel.dynamic_shared, self.found.swizzles) {
+            (false, _) => least,
+            (true, false) => least.next_multiple_of(LINE_BYTES),
+            (true, true) => least.next_multiple_of(SWIZZLE_BYTES),
+        }
     }
 
     fn refuse(&mut self, pos: Pos, reason: Reason) {
@@ -325,7 +354,7 @@ impl Checks<'_, '_> {
         }
     }
 
-    fn limits(&mut self, kernel: &Kernel, options: &WorkerOptions) {
+    fn limits(&mut self, kernel: &Kernel, added: u64, options: &WorkerOptions) {
         let pos = self.module.func(kernel.func).pos;
         if self.module.address_size != Some(64) || self.module.sm().is_none() {
             self.refuse(pos, Reason::Target);
@@ -335,7 +364,6 @@ impl Checks<'_, '_> {
             self.refuse(pos, Reason::ParametersFull { bytes: kernel.param_bytes, limit });
         }
         let (bytes, limit) = (kernel.static_shared, options.static_shared_limit);
-        let added = if self.found.clusters { CLUSTER_SLOT_BYTES } else { SLOT_BYTES };
         if self.kind != Kind::Slice && bytes.next_multiple_of(16).saturating_add(added) > limit {
             self.refuse(pos, Reason::SharedFull { bytes, added, limit });
         }
@@ -401,6 +429,8 @@ impl Checks<'_, '_> {
         let pos = inst.pos;
         let what = || module.text(form.text).to_owned();
         self.operands(body, inst, inst.operands, inside);
+        self.found.swizzles |= matches!(form.op, Op::Wgmma | Op::Tcgen05)
+            || form.op == Op::Cp && form.has(Mod::Tensor);
         let names_cluster = form.mods.contains(&Mod::Space(Space::SharedCluster));
         if names_cluster && form.op != Op::Cp || form.has(Mod::Multicast) {
             self.cluster(pos, what);

@@ -161,7 +161,7 @@ pub(crate) fn rewrite(
                     needs_original: facts.original == Beside::Needed,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
-                    shared_added: SLOT_BYTES,
+                    shared_added: facts.slot_bytes(),
                     clusters: false,
                     blocks: facts.blocks,
                     cta_values: frame.cta_values(&out, out.var(slot).name),
@@ -248,7 +248,9 @@ impl Frame {
         body.stmts = self.graft.stmts(module, &mut body, &grafted, fill);
         debug_assert!(body.stmts.len() > 1, "the frame has statements");
         module.funcs[func.0 as usize].body = Some(body);
-        (control, self.graft.var(&grafted, "slot"))
+        let slot = self.graft.var(&grafted, "slot");
+        facts.size_slot(module, slot);
+        (control, slot)
     }
 
     /// The place of the original `%ctaid` while the body runs.

@@ -2,7 +2,8 @@
 
 use super::{Decoder, Result};
 use crate::exec::inst::{Op, Source, Space, Target, WarpKind};
-use crate::exec::matrix::{Element, Fragment, Role, Rule};
+use crate::exec::matrix::{Element, Fragment, Layout, Role};
+use crate::exec::product::Rule;
 use crate::exec::program::Constant;
 use crate::exec::quad::{Quads, registers};
 use crate::exec::sparse::{Sparse, selectors};
@@ -178,7 +179,8 @@ impl Decoder<'_> {
         } else {
             Rule::Plain
         };
-        Ok(MatrixOp::Multiply { factors, sources, result: d, targets, rule, sparse })
+        let (factors, result) = (factors.map(Layout::new), Layout::new(of_d));
+        Ok(MatrixOp::Multiply { factors, sources, result, targets, rule, sparse })
     }
 
     /// The operands that only sparse products have: metadata, and a selector of threads.

@@ -3,7 +3,8 @@
 use super::matrix::{element, is_sparse, shape};
 use super::{Decoder, Result};
 use crate::exec::inst::Op;
-use crate::exec::matrix::{Element, Fragment, Role, Rule};
+use crate::exec::matrix::{Element, Fragment, Layout, Role};
+use crate::exec::product::Rule;
 use crate::exec::tensor::MatrixOp;
 use crate::exec::warpgroup::{GroupOp, Left, ROWS};
 use partita_ptx::{Form, Mod, Operand, Type};
@@ -81,7 +82,7 @@ impl Decoder<'_> {
         }
         let left = if in_registers {
             let of_a = Fragment { role: Role::A, rows: ROWS, columns: stored, element: a };
-            Left::Registers(self.fragment_sources(form, *left, &of_a)?)
+            Left::Registers(self.fragment_sources(form, *left, &of_a)?, Layout::new(of_a))
         } else {
             Left::Shared(self.source(*left, Type::B64)?, transposed_a == 1)
         };
@@ -91,9 +92,9 @@ impl Decoder<'_> {
             elements: [a, b],
             left,
             right: (self.source(*right, Type::B64)?, transposed_b == 1),
-            sum,
             sources: self.fragment_sources(form, *to, &of_d)?,
             targets: self.fragment_targets(form, *to, &of_d)?,
+            sum: Layout::new(of_d),
             add: self.source(*scale, Type::Pred)?,
             negated: [numbers[0] == -1, numbers[1] == -1],
             rule: if form.has(Mod::Satfinite) { Rule::Saturate } else { Rule::Plain },
