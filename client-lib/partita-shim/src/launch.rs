@@ -42,6 +42,8 @@ pub struct LaunchCall {
     pub cooperative: bool,
     /// CTAs of a cluster along each axis.
     pub cluster: Dim3,
+    /// `CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE`; 0 leaves it to the kernel.
+    pub shared_mode: i32,
 }
 
 /// The two ways in which arguments come; one of them is null.
@@ -71,6 +73,8 @@ pub struct Prepared {
     pub cooperative: bool,
     /// CTAs of a cluster along each axis.
     pub cluster: Dim3,
+    /// As in [`LaunchCall`].
+    pub shared_mode: i32,
     /// The parameter space.
     pub params: Vec<u8>,
 }
@@ -94,12 +98,24 @@ pub fn prepare(runtime: &Runtime, launch: &LaunchCall, arguments: Arguments) -> 
     let from_runtime = kernel.instance.owner == Owner::Runtime;
     check_extents(launch.grid, launch.block, runtime.facts())
         .map_err(|error| if from_runtime { INVALID_CONFIGURATION } else { error })?;
+    let facts = runtime.facts();
+    check_shared((launch.dynamic_shared, launch.shared_mode), &kernel, facts)?;
     let resources = (launch.grid, launch.block, launch.dynamic_shared, launch.cooperative);
-    check_resources(resources, &kernel, runtime.facts())?;
-    check_cluster(launch.grid, launch.cluster, runtime.facts())?;
+    check_resources(resources, &kernel, facts)?;
+    check_cluster(launch.grid, launch.cluster, facts)?;
     let params = arguments.gather(&kernel.facts.params, kernel.param_bytes)?;
     let LaunchCall { function, grid, block, dynamic_shared, cooperative, cluster, .. } = *launch;
-    Ok(Prepared { function, kernel, grid, block, dynamic_shared, cooperative, cluster, params })
+    Ok(Prepared {
+        function,
+        kernel,
+        grid,
+        block,
+        dynamic_shared,
+        cooperative,
+        cluster,
+        shared_mode: launch.shared_mode,
+        params,
+    })
 }
 
 impl Prepared {
@@ -111,6 +127,7 @@ impl Prepared {
     /// Whether it can be launched.
     pub fn check(&self, facts: &DeviceFacts) -> CuResult {
         check_extents(self.grid, self.block, facts)?;
+        check_shared((self.dynamic_shared, self.shared_mode), &self.kernel, facts)?;
         let resources = (self.grid, self.block, self.dynamic_shared, self.cooperative);
         check_resources(resources, &self.kernel, facts)?;
         self.check_cluster(facts)
@@ -175,14 +192,37 @@ fn check_cluster(grid: Dim3, cluster: Dim3, facts: &DeviceFacts) -> CuResult {
     Ok(())
 }
 
+/// The modes of `CUsharedMemoryMode`.
+pub const SHARED_MODES: std::ops::RangeInclusive<i32> = 0..=4;
+/// `CU_SHARED_MEMORY_MODE_DEFAULT`
+const BY_ATTRIBUTE: i32 = 0;
+/// `CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE`
+const PORTABLE: i32 = 1;
+
+/// Whether a CTA may have as much dynamic shared memory: by the launch's mode, else by the
+/// kernel's. No GPU here has oversized shared memory.
+fn check_shared(
+    (dynamic_shared, mode): (u32, i32),
+    kernel: &Function,
+    facts: &DeviceFacts,
+) -> CuResult {
+    let mode = match mode {
+        BY_ATTRIBUTE => kernel.shared_mode.load(Ordering::Relaxed),
+        of_launch => of_launch,
+    };
+    let most = match mode {
+        BY_ATTRIBUTE => u64::from(kernel.max_dynamic_shared.load(Ordering::Relaxed)),
+        PORTABLE => facts.shared_per_cta.0.saturating_sub(kernel.facts.static_shared),
+        _ => facts.shared_per_cta_optin.0.saturating_sub(kernel.facts.static_shared),
+    };
+    if u64::from(dynamic_shared) > most { Err(CuError::INVALID_VALUE) } else { Ok(()) }
+}
+
 fn check_resources(
     (grid, block, dynamic_shared, cooperative): (Dim3, Dim3, u32, bool),
     kernel: &Function,
     facts: &DeviceFacts,
 ) -> CuResult {
-    if dynamic_shared > kernel.max_dynamic_shared.load(Ordering::Relaxed) {
-        return Err(CuError::INVALID_VALUE);
-    }
     let threads = u32::try_from(block.count()).map_err(|_| CuError::INVALID_VALUE)?;
     if threads > kernel.facts.max_threads {
         let registers = u64::from(threads) * u64::from(kernel.facts.registers);

@@ -5,7 +5,7 @@ use crate::abi::{Argument, Array, In, Memory, Out, Plain};
 use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
-use crate::launch::{Arguments, LaunchCall, has_clusters, launch};
+use crate::launch::{Arguments, LaunchCall, SHARED_MODES, has_clusters, launch};
 use crate::library::{function, function_on};
 use crate::module::Function;
 use crate::occupancy;
@@ -48,6 +48,7 @@ exports_by_default_stream! {
         launch(
             &LaunchCall {
                 function, grid, block, dynamic_shared, stream, default, cooperative, cluster,
+                shared_mode: 0,
             },
             Arguments { each, extra },
         )
@@ -64,6 +65,7 @@ exports_by_default_stream! {
         launch(
             &LaunchCall {
                 function, grid, block, dynamic_shared, stream, default, cooperative, cluster,
+                shared_mode: 0,
             },
             Arguments { each, extra: Array::at(std::ptr::null()) },
         )
@@ -73,7 +75,8 @@ exports_by_default_stream! {
         default; config: In<LaunchConfig>, function: u64, each: Array<Memory>, extra: Array<Memory>,
     ) {
         let config = config.get();
-        let (cooperative, cluster) = read_attributes(config.attributes, config.attribute_count)?;
+        let LaunchAttributes { cooperative, cluster, shared_mode } =
+            read_attributes(config.attributes, config.attribute_count)?;
         let ([gx, gy, gz], [bx, by, bz]) = (config.grid, config.block);
         let request = LaunchCall {
             function,
@@ -84,6 +87,7 @@ exports_by_default_stream! {
             default,
             cooperative,
             cluster,
+            shared_mode,
         };
         launch(&request, Arguments { each, extra })
     }
@@ -176,7 +180,8 @@ exports! {
         clusters: Out<i32>, function: u64, config: In<LaunchConfig>,
     ) {
         let (runtime, config) = (runtime::current()?, config.get());
-        let (_, cluster) = read_attributes(config.attributes, config.attribute_count)?;
+        let LaunchAttributes { cluster, .. } =
+            read_attributes(config.attributes, config.attribute_count)?;
         if cluster.count() > 1 && !has_clusters(runtime.facts()) {
             return Err(CuError::NOT_SUPPORTED);
         }
@@ -192,20 +197,27 @@ exports! {
     }
 }
 
-/// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Those that
-/// only advise are ignored, those that would change the meaning are refused. The result says
-/// whether the launch is cooperative, and its clusters.
-fn read_attributes(attributes: Memory, count: u32) -> CuResult<(bool, Dim3)> {
+/// The attributes of a launch that change its meaning.
+struct LaunchAttributes {
+    cooperative: bool,
+    cluster: Dim3,
+    shared_mode: i32,
+}
+
+/// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Attributes
+/// that only advise are ignored, and unknown meanings are refused.
+fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchAttributes> {
     const ATTRIBUTE_BYTES: u64 = 72;
     const MAX_ATTRIBUTES: u32 = 64;
     const COOPERATIVE: u32 = 2;
     const CLUSTER_DIMENSION: u32 = 4;
+    const SHARED_MEMORY_MODE: u32 = 18;
     // Programmatic events, launch completion events, device-updatable nodes.
     const REFUSED: [u32; 3] = [7, 12, 13];
     if count > MAX_ATTRIBUTES {
         return Err(CuError::INVALID_VALUE);
     }
-    let (mut cooperative, mut cluster) = (false, Dim3::linear(1));
+    let (mut cooperative, mut cluster, mut shared_mode) = (false, Dim3::linear(1), 0);
     for index in 0..u64::from(count) {
         let attribute = attributes.offset(index * ATTRIBUTE_BYTES);
         let value = attribute.offset(8);
@@ -219,14 +231,21 @@ fn read_attributes(attributes: Memory, count: u32) -> CuResult<(bool, Dim3)> {
                     cluster = Dim3::linear(1);
                 }
             }
+            SHARED_MEMORY_MODE => {
+                shared_mode = value.read()?;
+                if !SHARED_MODES.contains(&shared_mode) {
+                    return Err(CuError::INVALID_VALUE);
+                }
+            }
             id if REFUSED.contains(&id) => return Err(CuError::NOT_SUPPORTED),
             _ => {}
         }
     }
-    Ok((cooperative, cluster))
+    Ok(LaunchAttributes { cooperative, cluster, shared_mode })
 }
 
 const MAX_DYNAMIC_SHARED: i32 = 8;
+const SHARED_MEMORY_MODE: i32 = 17;
 
 /// `CUfunction_attribute`.
 fn attribute_of(kernel: &Function, facts: &DeviceFacts, attribute: i32) -> CuResult<i32> {
@@ -242,8 +261,9 @@ fn attribute_of(kernel: &Function, facts: &DeviceFacts, attribute: i32) -> CuRes
         5 => cut(u64::from(kernel.instance.architecture)),
         6 => sm,
         MAX_DYNAMIC_SHARED => cut(u64::from(kernel.max_dynamic_shared.load(Ordering::Relaxed))),
-        9 => -1,              // PREFERRED_SHARED_MEMORY_CARVEOUT: no preference
-        2 | 7 | 10..=17 => 0, // CONST_SIZE_BYTES, CACHE_MODE_CA, clusters
+        9 => -1, // PREFERRED_SHARED_MEMORY_CARVEOUT: no preference
+        SHARED_MEMORY_MODE => kernel.shared_mode.load(Ordering::Relaxed),
+        2 | 7 | 10..=16 => 0, // CONST_SIZE_BYTES, CACHE_MODE_CA, clusters
         _ => return Err(CuError::INVALID_VALUE),
     })
 }
@@ -259,8 +279,12 @@ fn set_attribute(kernel: &Function, facts: &DeviceFacts, attribute: i32, value: 
             kernel.max_dynamic_shared.store(value, Ordering::Relaxed);
             Ok(())
         }
+        SHARED_MEMORY_MODE if SHARED_MODES.contains(&value) => {
+            kernel.shared_mode.store(value, Ordering::Relaxed);
+            Ok(())
+        }
         // Preferences about caches and clusters.
-        9..=17 => Ok(()),
+        9..=15 => Ok(()),
         _ => Err(CuError::INVALID_VALUE),
     }
 }

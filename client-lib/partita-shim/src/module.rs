@@ -17,7 +17,7 @@ use partita_client::{KernelReply, ModuleHandle, Session, VariableReply};
 use partita_model::{DeviceFacts, DeviceKind, nested};
 use std::collections::BTreeMap;
 use std::ffi::CString;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 /// A module as the daemon has it. A library's can be loaded again: it outlives a reset of the
@@ -182,6 +182,8 @@ pub struct Function {
     pub queue: Option<u32>,
     /// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`.
     pub max_dynamic_shared: AtomicU32,
+    /// `CU_FUNC_ATTRIBUTE_SHARED_MEMORY_MODE`.
+    pub shared_mode: AtomicI32,
 }
 
 /// All modules.
@@ -284,6 +286,7 @@ impl Modules {
                         max_dynamic_shared: AtomicU32::new(
                             default_dynamic.saturating_sub(static_shared),
                         ),
+                        shared_mode: AtomicI32::new(0),
                         facts,
                     })
                 })?;

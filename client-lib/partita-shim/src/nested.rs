@@ -545,8 +545,18 @@ fn prepared(
         return Err(CuError::INVALID_VALUE);
     }
     let (cooperative, cluster, params) = (false, Dim3::linear(1), params.to_vec());
-    let prepared =
-        Prepared { function, kernel, grid, block, dynamic_shared, cooperative, cluster, params };
+    let shared_mode = 0;
+    let prepared = Prepared {
+        function,
+        kernel,
+        grid,
+        block,
+        dynamic_shared,
+        cooperative,
+        cluster,
+        shared_mode,
+        params,
+    };
     prepared.check(runtime.facts())?;
     Ok(prepared)
 }

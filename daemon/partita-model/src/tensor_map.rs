@@ -237,17 +237,19 @@ impl TensorMapSpec {
     }
 
     /// The parameters of a map of an emulated GPU, which need not fit each other; `None` for bytes
-    /// that are none.
+    /// that are none. Zeros are a map whose fields kernels are to set.
     #[must_use]
     pub fn unpacked(map: &TensorMap) -> Option<Self> {
         let (mark, rest) = map.split_first_chunk()?;
+        let known = *mark == MARK || *map == [0; TENSOR_MAP_BYTES];
         let mut bytes = Bytes { rest };
         let [data_type, rank, _, _] = bytes.take()?;
         let address = DeviceAddress(u64::from_le_bytes(bytes.take()?));
         let mut extents = [0; MAX_RANK];
         for (dimension, extent) in extents.iter_mut().enumerate() {
             let less = u64::from(u32::from_le_bytes(bytes.take()?));
-            *extent = if dimension < usize::from(rank) { less + 1 } else { 0 };
+            // A kernel may set extents before the rank.
+            *extent = if rank == 0 || dimension < usize::from(rank) { less + 1 } else { 0 };
         }
         let mut strides = [0; MAX_RANK - 1];
         for stride in &mut strides {
@@ -274,7 +276,6 @@ impl TensorMapSpec {
         };
         let [data_type, rank, interleave, swizzle, promotion, fill] =
             [data_type, rank, interleave, swizzle, promotion, fill].map(u32::from);
-        let known = *mark == MARK;
         known.then_some(Self {
             data_type,
             rank,
@@ -405,6 +406,20 @@ mod tests {
     }
 
     #[test]
+    fn a_map_begins_as_zeros_and_gets_its_fields_in_any_order() {
+        let mut map = TensorMapSpec::unpacked(&[0; TENSOR_MAP_BYTES]).unwrap();
+        assert_eq!(map.check().unwrap_err().what, "rank");
+        let set = |map: &mut TensorMapSpec, change: &dyn Fn(&mut TensorMapSpec)| {
+            change(map);
+            *map = TensorMapSpec::unpacked(&map.packed()).unwrap();
+        };
+        set(&mut map, &|map| map.extents[1] = 1 << 32);
+        set(&mut map, &|map| map.part = tiles().part);
+        set(&mut map, &|map| map.rank = 2);
+        assert_eq!((map.extents, map.part), ([1, 1 << 32, 0, 0, 0], tiles().part));
+    }
+
+    #[test]
     fn maps_differ_where_their_parameters_do_and_take_another_address() {
         let map = tiles().packed();
         assert_ne!(map, columns().packed());
@@ -416,6 +431,6 @@ mod tests {
         for spec in [tiles(), columns(), TensorMapSpec { part, ..columns() }] {
             assert_eq!(TensorMapSpec::unpacked(&spec.packed()), Some(spec));
         }
-        assert_eq!(TensorMapSpec::unpacked(&[0; TENSOR_MAP_BYTES]), None);
+        assert_eq!(TensorMapSpec::unpacked(&[1; TENSOR_MAP_BYTES]), None);
     }
 }

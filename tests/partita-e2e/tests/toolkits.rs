@@ -6,6 +6,7 @@
 
 use partita_e2e::daemon::Daemon;
 use partita_e2e::toolchain;
+use std::path::Path;
 use std::process::{Command, Output};
 
 #[track_caller]
@@ -139,15 +140,22 @@ numba! { functions histogram math_functions matmul reduce streams vecadd }
 
 /// Runs a program on a GPU, and returns what it printed.
 fn framework(device: &str, name: &str) -> String {
+    // No compiled code of an earlier run.
+    let cache = tempfile::tempdir().expect("a folder can be made");
+    framework_with(cache.path(), device, name)
+}
+
+/// The same with a folder for compiled code.
+fn framework_with(cache: &Path, device: &str, name: &str) -> String {
     let python = toolchain::python_frameworks();
     let program = partita_e2e::workspace().join("tests/partita-e2e/programs/frameworks").join(name);
-    let cache = tempfile::tempdir().expect("a folder can be made");
-    // The program has its own daemon, and no compiled code of an earlier run.
+    // The program has its own daemon.
     let mut command = Command::new(partita_e2e::binaries::binary("partita"));
     command.args(["run", "--device", device, "--"]).arg(python).arg(program.with_extension("py"));
     for variable in ["CUPY_CACHE_DIR", "TRITON_CACHE_DIR", "PARTITA_CACHE_DIR"] {
-        command.env(variable, cache.path());
+        command.env(variable, cache);
     }
+    command.env("PYTHONDONTWRITEBYTECODE", "1");
     let output = command.output().expect("partita can be started");
     let text = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -175,6 +183,30 @@ fn triton_compiles_while_the_program_runs() {
 fn triton_compiles_for_the_default_gpu() {
     let said = framework("emu", "triton_kernels");
     assert!(said.contains("blocks of 128 by 64: wgmma"), "{said}");
+}
+
+/// Without timing the kernels run as tickets, with timing mostly as they are.
+fn triton_in_both_modes(name: &str, wanted: &[&str]) {
+    let cache = tempfile::tempdir().expect("a folder can be made");
+    for device in ["emu", "emu,timing=off"] {
+        let said = framework_with(cache.path(), device, name);
+        for wanted in wanted {
+            assert!(said.contains(wanted), "{device}: no {wanted:?} in\n{said}");
+        }
+    }
+}
+
+/// Attention and layer norm, forward and backward, and cross entropy.
+#[test]
+fn triton_trains_a_transformers_layers() {
+    triton_in_both_modes("triton_attention", &["attention, causal", "wgmma", "layer norm"]);
+}
+
+/// Persistent, stream-K and split-K products, by tensor maps that host and kernels make, in all
+/// types.
+#[test]
+fn triton_multiplies_matrices_in_many_ways() {
+    triton_in_both_modes("triton_gemm", &["cp.async.bulk.tensor", "wgmma"]);
 }
 
 #[test]

@@ -282,6 +282,7 @@ fn set_kernel(executable: u64, node: u64, params: KernelParams) -> CuResult {
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
     (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
+    call.shared_mode = old.call.shared_mode;
     call.check_cluster(runtime.facts())?;
     let kernel = Kernel::new(call, old.attributes.clone());
     executable.set_action(step, Action::Kernel(Arc::new(kernel)))

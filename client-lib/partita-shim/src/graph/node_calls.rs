@@ -324,6 +324,7 @@ fn set_kernel(node: u64, params: KernelParams) -> CuResult {
     let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
     let mut call = new.call.clone();
     (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
+    call.shared_mode = old.call.shared_mode;
     set(node, Action::Kernel(Arc::new(Kernel::new(call, old.attributes.clone()))))
 }
 

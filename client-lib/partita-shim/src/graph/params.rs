@@ -130,6 +130,7 @@ impl KernelParams {
             stream: 0,
             default: DefaultStream::Legacy,
             cooperative: false,
+            shared_mode: 0,
             cluster: Dim3::linear(1),
         };
         let list = |memory: Memory| Array::<Memory>::at(memory.pointer().cast_const().cast());
