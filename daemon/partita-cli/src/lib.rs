@@ -27,6 +27,7 @@ mod events;
 pub mod failure;
 pub mod files;
 mod gantt;
+mod names;
 mod predict;
 pub mod progress;
 pub mod ptx;

@@ -5,6 +5,7 @@
 
 use crate::api::{OfGpu, Target};
 use crate::failure::Failure;
+use crate::names;
 use crate::table::Table;
 use clap::Args;
 use partita_model::{
@@ -166,7 +167,7 @@ fn forecasts(report: &ForecastReport) -> String {
         table.row(vec![
             found.application.0.to_string(),
             found.program.clone(),
-            found.kernel.clone(),
+            names::kernel(&found.kernel),
             found.sms.to_string(),
             time(found.whole_ns),
             time(found.alone_ns),
@@ -228,7 +229,8 @@ fn advice(report: &AdviceReport, target_ns: f64) -> String {
         ),
     };
     let bounds = format!("{} to {}", time(found.lower_ns), time(found.upper_ns));
-    let kernel = format!("{} takes {} ({bounds})", found.kernel, time(found.likely_ns));
+    let name = names::kernel(&found.kernel);
+    let kernel = format!("{name} takes {} ({bounds})", time(found.likely_ns));
     let mut text = format!("{verdict}: {kernel}.\n{}", sentence(found));
     for other in &report.others {
         let Forecast { application, program, sms, speed, .. } = other;

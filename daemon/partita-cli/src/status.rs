@@ -1,6 +1,7 @@
 //! `partita status`: the daemon's status report as text.
 
 use crate::failure::Failure;
+use crate::names;
 use crate::table::{Table, bytes, nanos, printable};
 use crate::terms;
 use crate::view::View;
@@ -234,7 +235,7 @@ fn kernels(report: &StatusReport) -> Table {
                 kernel.reason.iter().chain(&kernel.unfenced).cloned().collect();
             table.row([
                 application.id.0.to_string(),
-                kernel.name.clone(),
+                names::kernel(&kernel.name),
                 kernel.launches.to_string(),
                 form,
                 reasons.join("; unfenced: "),
