@@ -57,6 +57,14 @@ const FRAMEWORKS: Addition = Addition {
     options: &["--no-deps"],
 };
 
+/// CUTLASS's headers and examples.
+const CUTLASS: Addition = Addition {
+    what: "CUTLASS (about 6 MB)",
+    marker: "complete-cutlass",
+    packages: &["nvidia-cutlass==4.2.0.0"],
+    options: &["--no-deps"],
+};
+
 /// Headers and the runtime library of the last CUDA 12.
 const CUDA_12: Addition = Addition {
     what: "the runtime of CUDA 12.9 (about 4 MB)",
@@ -82,12 +90,16 @@ pub fn toolkit() -> PathBuf {
 }
 
 fn toolkit_of(venv: &Path) -> PathBuf {
-    let site = fs::read_dir(venv.join("lib"))
+    site_packages(venv).join("nvidia/cu13")
+}
+
+fn site_packages(venv: &Path) -> PathBuf {
+    let python = fs::read_dir(venv.join("lib"))
         .expect("a virtual environment has a lib folder")
         .filter_map(Result::ok)
         .find(|entry| entry.file_name().to_string_lossy().starts_with("python3"))
         .expect("a virtual environment has a python3 folder");
-    site.path().join("site-packages/nvidia/cu13")
+    python.path().join("site-packages")
 }
 
 /// The headers of the driver's API of CUDA 13.5 and, where its package can be had, 12.9.
@@ -304,6 +316,31 @@ pub fn preloaded_library(name: &str, folder: &Path) -> PathBuf {
     command.arg("-I").arg(toolkit().join("include"));
     run(&mut command, "Debian: apt-get install g++");
     library
+}
+
+/// Compiles one of CUTLASS's examples, unchanged. `path` is its folder and file, without an ending.
+///
+/// # Panics
+/// Where it does not compile.
+#[must_use]
+pub fn cutlass_example(path: &str, architecture: &str) -> PathBuf {
+    let mut hasher = DefaultHasher::new();
+    (path, architecture, BASE.packages, CUTLASS.packages).hash(&mut hasher);
+    let name = path.rsplit('/').next().unwrap_or(path);
+    compiled(name, hasher.finish(), |unfinished| {
+        let root = site_packages(&installed(&CUTLASS)).join("cutlass_library/source");
+        let source = root.join("examples").join(path).with_extension("cu");
+        let mut command = Command::new(toolkit().join("bin/nvcc"));
+        command.args(["-std=c++17", "-O1", "--expt-relaxed-constexpr", "-w", "-gencode"]);
+        command.arg(format!("arch=compute_{architecture},code=compute_{architecture}"));
+        for folder in ["include", "tools/util/include", "examples/common"] {
+            command.arg("-I").arg(root.join(folder));
+        }
+        // Any `libcuda.so.1` would do: ours only lends its symbols to the linker.
+        command.arg(crate::binaries::binary("libpartita_cuda.so"));
+        command.arg("-o").arg(unfinished).arg(source);
+        command
+    })
 }
 
 /// Compiles one of the C++ programs in `programs/` that call the driver's API and NVRTC, and
