@@ -192,12 +192,20 @@ fn check_cluster(grid: Dim3, cluster: Dim3, facts: &DeviceFacts) -> CuResult {
     Ok(())
 }
 
-/// The modes of `CUsharedMemoryMode`.
-pub const SHARED_MODES: std::ops::RangeInclusive<i32> = 0..=4;
 /// `CU_SHARED_MEMORY_MODE_DEFAULT`
 const BY_ATTRIBUTE: i32 = 0;
 /// `CU_SHARED_MEMORY_MODE_REQUIRE_PORTABLE`
 const PORTABLE: i32 = 1;
+/// `CU_SHARED_MEMORY_MODE_PREFER_OVERSIZED_SHARED_MEMORY`, the last.
+const PREFER_OVERSIZED: i32 = 4;
+
+/// A mode as a program gives it.
+pub fn checked_mode(mode: i32) -> CuResult<i32> {
+    match mode {
+        BY_ATTRIBUTE..=PREFER_OVERSIZED => Ok(mode),
+        _ => Err(CuError::INVALID_VALUE),
+    }
+}
 
 /// Whether a CTA may have as much dynamic shared memory: by the launch's mode, else by the
 /// kernel's. No GPU here has oversized shared memory.

@@ -5,7 +5,7 @@ use crate::abi::{Argument, Array, In, Memory, Out, Plain};
 use crate::devices;
 use crate::entry::{exports, exports_by_default_stream};
 use crate::error::{CuError, CuResult};
-use crate::launch::{Arguments, LaunchCall, SHARED_MODES, has_clusters, launch};
+use crate::launch::{Arguments, LaunchCall, checked_mode, has_clusters, launch};
 use crate::library::{function, function_on};
 use crate::module::Function;
 use crate::occupancy;
@@ -205,7 +205,7 @@ struct LaunchAttributes {
 }
 
 /// The attributes of `CUlaunchConfig` (`CUlaunchAttribute`: 8 bytes of id, 64 of value). Attributes
-/// that only advise are ignored, and unknown meanings are refused.
+/// that only advise are ignored; what would change the meaning and is not here is refused.
 fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchAttributes> {
     const ATTRIBUTE_BYTES: u64 = 72;
     const MAX_ATTRIBUTES: u32 = 64;
@@ -231,12 +231,7 @@ fn read_attributes(attributes: Memory, count: u32) -> CuResult<LaunchAttributes>
                     cluster = Dim3::linear(1);
                 }
             }
-            SHARED_MEMORY_MODE => {
-                shared_mode = value.read()?;
-                if !SHARED_MODES.contains(&shared_mode) {
-                    return Err(CuError::INVALID_VALUE);
-                }
-            }
+            SHARED_MEMORY_MODE => shared_mode = checked_mode(value.read()?)?,
             id if REFUSED.contains(&id) => return Err(CuError::NOT_SUPPORTED),
             _ => {}
         }
@@ -279,8 +274,8 @@ fn set_attribute(kernel: &Function, facts: &DeviceFacts, attribute: i32, value: 
             kernel.max_dynamic_shared.store(value, Ordering::Relaxed);
             Ok(())
         }
-        SHARED_MEMORY_MODE if SHARED_MODES.contains(&value) => {
-            kernel.shared_mode.store(value, Ordering::Relaxed);
+        SHARED_MEMORY_MODE => {
+            kernel.shared_mode.store(checked_mode(value)?, Ordering::Relaxed);
             Ok(())
         }
         // Preferences about caches and clusters.

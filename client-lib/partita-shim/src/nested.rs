@@ -545,7 +545,6 @@ fn prepared(
         return Err(CuError::INVALID_VALUE);
     }
     let (cooperative, cluster, params) = (false, Dim3::linear(1), params.to_vec());
-    let shared_mode = 0;
     let prepared = Prepared {
         function,
         kernel,
@@ -554,7 +553,7 @@ fn prepared(
         dynamic_shared,
         cooperative,
         cluster,
-        shared_mode,
+        shared_mode: 0,
         params,
     };
     prepared.check(runtime.facts())?;

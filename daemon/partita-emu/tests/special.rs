@@ -244,3 +244,41 @@ fn forms_keep_the_alignment_of_dynamic_shared_memory() {
         }
     }
 }
+
+/// Kernels that call a function with the grid's registers share the form's memory: a smaller kernel
+/// behind a swizzled one leaves it as large.
+#[test]
+fn kernels_that_share_a_slot_keep_the_alignment_of_each() {
+    let kernel = |name: &str, body: &str| {
+        format!(
+            ".visible .entry {name}(.param .u64 out) {{\n\
+             .reg .b32 %r<3>;\n.reg .b64 %rd<2>;\n\
+             ld.param.u64 %rd1, [out];\ncall (%r2), cta, ();\n{body}\n\
+             st.global.u32 [%rd1], %r1;\nret;\n}}\n"
+        )
+    };
+    let ptx = [
+        ".version 8.0\n.target sm_90a\n.address_size 64\n\
+         .extern .shared .align 16 .b8 dynamic[];\n\
+         .func (.reg .b32 %cta) cta() {\nmov.u32 %cta, %ctaid.x;\nret;\n}\n",
+        &kernel("where", "mov.u32 %r1, dynamic;\nwgmma.fence.sync.aligned;"),
+        &kernel("small", "mov.u32 %r1, %r2;"),
+    ]
+    .concat();
+    for form in [Form::Worker { task: 2 }, Form::Ticket] {
+        let job = Run {
+            ptx: ptx.clone().into(),
+            kernel: "where".to_owned(),
+            grid: Dim3::linear(1),
+            block: Dim3::linear(128),
+            dynamic_shared: 2048,
+            arguments: vec![Argument::Buffer(vec![0xff; 4])],
+            form,
+            spec: Spec::named("h200").unwrap(),
+            options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
+        };
+        let ran = run(&job).unwrap_or_else(|error| panic!("{form:?}: {error}"));
+        let at = u32::from_le_bytes(ran.buffers[0][..4].try_into().unwrap());
+        assert_eq!(at % 1024, 0, "{form:?}: at {at}");
+    }
+}

@@ -67,6 +67,18 @@ int main() {
         large<<<1, 256, size>>>(out, words);
         cudaError_t refused = cudaGetLastError();
         expect(refused == cudaErrorInvalidValue, "without asking: %s", cudaGetErrorName(refused));
+        // A launch may ask for itself alone.
+        cudaLaunchAttribute mode = {};
+        mode.id = cudaLaunchAttributeSharedMemoryMode;
+        mode.val.sharedMemoryMode = cudaSharedMemoryModeAllowNonPortable;
+        cudaLaunchConfig_t config = {};
+        config.gridDim = 1, config.blockDim = 256, config.dynamicSmemBytes = size, config.attrs = &mode, config.numAttrs = 1;
+        CHECK(cudaLaunchKernelEx(&config, large, out, words));
+        CHECK(cudaMemset(out, 0, 2 * sizeof(int)));
+        mode.val.sharedMemoryMode = cudaSharedMemoryModeRequirePortable;
+        refused = cudaLaunchKernelEx(&config, large, out, words);
+        expect(refused == cudaErrorInvalidValue, "more than portable: %s", cudaGetErrorName(refused));
+        cudaGetLastError();
         CHECK(cudaFuncSetAttribute(large, cudaFuncAttributeMaxDynamicSharedMemorySize, size));
         large<<<1, 256, size>>>(out, words);
         CHECK(cudaGetLastError());

@@ -55,7 +55,7 @@ fn healthy_programs_keep_their_results_and_their_speed() {
 fn healthy_programs_keep_their_speed_beside_what_took_all_of_it() {
     let effort = ["--seeds", "0", "--seconds", "4", "--hostile", "1"];
     check(&[&effort[..], &["--acts", "originals", "--least", "60"]].concat());
-    // The host's caches decide the rounds of each run: one of 4 seconds in six had half of the speed.
+    // Host caches decide the rounds of a run: one of 4 seconds in six had half of the speed.
     let longer = ["--seeds", "0", "--seconds", "10", "--hostile", "1"];
     let device = ["--device", "emu:cd-search-24,timing=off", "--acts", "managed-memory"];
     check(&[&longer[..], &device, &["--least", "50"]].concat());

@@ -279,10 +279,11 @@ fn set_kernel(executable: u64, node: u64, params: KernelParams) -> CuResult {
     let executable = find(executable)?;
     let step = step(node)?;
     let Action::Kernel(old) = executable.action(step)? else { return Err(CuError::INVALID_VALUE) };
-    let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
+    let Action::Kernel(new) = params.action_with(runtime, old.call.shared_mode)? else {
+        return Err(CuError::UNKNOWN);
+    };
     let mut call = new.call.clone();
     (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
-    call.shared_mode = old.call.shared_mode;
     call.check_cluster(runtime.facts())?;
     let kernel = Kernel::new(call, old.attributes.clone());
     executable.set_action(step, Action::Kernel(Arc::new(kernel)))

@@ -10,6 +10,7 @@ use crate::graph::params::{
     AllocParams, FillParams, HostParams, KernelParams, KernelParams2, WordsParams, read_any,
     write_any, write_graphs,
 };
+use crate::launch::checked_mode;
 use crate::runtime::{self, Runtime};
 use partita_model::{Dim3, cluster};
 use std::sync::Arc;
@@ -69,6 +70,7 @@ exports! {
         match attribute {
             COOPERATIVE => bytes[0] = u8::from(kernel.call.cooperative),
             CLUSTER => bytes = cluster_value(kernel.call.cluster),
+            SHARED_MODE => bytes[..4].copy_from_slice(&kernel.call.shared_mode.to_le_bytes()),
             _ => {}
         }
         value.bytes_mut(64)?.copy_from_slice(&bytes);
@@ -78,13 +80,19 @@ exports! {
     fn cuGraphKernelNodeCopyAttributes(to: u64, from: u64) {
         let source = kernel(from)?;
         let (cooperative, cluster) = (source.call.cooperative, source.call.cluster);
+        let shared_mode = source.call.shared_mode;
         let copied = source.attributes.clone();
         change_attributes(to, |attributes| {
             *attributes = copied;
-            attributes.retain(|(id, _)| *id != COOPERATIVE && *id != CLUSTER);
-            let mut value = [0; 64];
+            attributes.retain(|(id, _)| ![COOPERATIVE, CLUSTER, SHARED_MODE].contains(id));
+            let (mut value, mut mode) = ([0; 64], [0; 64]);
             value[0] = u8::from(cooperative);
-            attributes.extend([(COOPERATIVE, value), (CLUSTER, cluster_value(cluster))]);
+            mode[..4].copy_from_slice(&shared_mode.to_le_bytes());
+            attributes.extend([
+                (COOPERATIVE, value),
+                (CLUSTER, cluster_value(cluster)),
+                (SHARED_MODE, mode),
+            ]);
         })
     }
 
@@ -267,10 +275,13 @@ exports! {
     }
 }
 
-/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`, the one attribute of nodes that is more than advice.
+// The attributes of nodes that are more than advice.
+/// `CU_LAUNCH_ATTRIBUTE_COOPERATIVE`
 const COOPERATIVE: u32 = 2;
 /// `CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION`
 const CLUSTER: u32 = 4;
+/// `CU_LAUNCH_ATTRIBUTE_SHARED_MEMORY_MODE`
+const SHARED_MODE: u32 = 18;
 
 fn add_any(
     node: &Out<u64>,
@@ -321,10 +332,11 @@ fn kernel(node: u64) -> CuResult<Arc<Kernel>> {
 fn set_kernel(node: u64, params: KernelParams) -> CuResult {
     let runtime = runtime::of(node)?;
     let old = kernel(node)?;
-    let Action::Kernel(new) = params.action(runtime)? else { return Err(CuError::UNKNOWN) };
+    let Action::Kernel(new) = params.action_with(runtime, old.call.shared_mode)? else {
+        return Err(CuError::UNKNOWN);
+    };
     let mut call = new.call.clone();
     (call.cooperative, call.cluster) = (old.call.cooperative, old.call.cluster);
-    call.shared_mode = old.call.shared_mode;
     set(node, Action::Kernel(Arc::new(Kernel::new(call, old.attributes.clone()))))
 }
 
@@ -339,6 +351,10 @@ fn change_attributes(node: u64, change: impl FnOnce(&mut Vec<(u32, [u8; 64])>)) 
     if let Some(index) = attributes.iter().position(|(id, _)| *id == CLUSTER) {
         let (_, value) = attributes.swap_remove(index);
         call.cluster = cluster_of(&value)?;
+    }
+    if let Some(index) = attributes.iter().position(|(id, _)| *id == SHARED_MODE) {
+        let (_, [a, b, c, d, ..]) = attributes.swap_remove(index);
+        call.shared_mode = checked_mode(i32::from_le_bytes([a, b, c, d]))?;
     }
     set(node, Action::Kernel(Arc::new(Kernel::new(call, attributes))))
 }

@@ -121,6 +121,11 @@ const COPY: u64 = 16;
 impl KernelParams {
     /// The node that it describes.
     pub fn action(&self, runtime: &Runtime) -> CuResult<Action> {
+        self.action_with(runtime, 0)
+    }
+
+    /// The same with a shared memory mode, which is an attribute of the node.
+    pub fn action_with(&self, runtime: &Runtime, shared_mode: i32) -> CuResult<Action> {
         let ([gx, gy, gz], [bx, by, bz]) = (self.grid, self.block);
         let launch = LaunchCall {
             function: self.function,
@@ -130,7 +135,7 @@ impl KernelParams {
             stream: 0,
             default: DefaultStream::Legacy,
             cooperative: false,
-            shared_mode: 0,
+            shared_mode,
             cluster: Dim3::linear(1),
         };
         let list = |memory: Memory| Array::<Memory>::at(memory.pointer().cast_const().cast());

@@ -1,5 +1,6 @@
-//! The one place with unsafe code: choosing the interpreter that was compiled for the host's vector
-//! units, and the few questions about rows for which it uses their intrinsics ([`vector`]).
+//! The one place with unsafe code: choosing the interpreter and the products of matrices that were
+//! compiled for the host's vector units, and the few questions about rows for which it uses their
+//! intrinsics ([`vector`]).
 //!
 //! The interpreter's loops over 32 lanes are plain Rust; compiled for AVX2 and FMA they run several
 //! times faster than for the baseline of x86-64, and `mul_add` becomes an instruction instead of a

@@ -286,6 +286,19 @@ pub enum Target {
     P(u32),
 }
 
+impl Target {
+    /// The row that it writes, as a source.
+    #[must_use]
+    pub const fn source(self) -> Source {
+        match self {
+            Target::None => Source::None,
+            Target::R8(row) | Target::R16(row) | Target::R32(row) => Source::R32(row),
+            Target::R64(row) => Source::R64(row),
+            Target::P(row) => Source::P(row),
+        }
+    }
+}
+
 /// Side table of [`Op::Lane`].
 #[derive(Clone, Copy, Debug)]
 pub struct LaneOp {

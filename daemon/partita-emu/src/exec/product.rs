@@ -1,8 +1,8 @@
 //! Products of matrices, as tensor cores make them. Pure functions.
 //!
 //! Sums are made in double precision, where products of narrower elements are exact, and rounded
-//! once to nearest; products of integers in 64 bits. The ISA leaves order and precision of the sums
-//! of reals open.
+//! once to nearest; sums of integers are exact until C is added. The ISA leaves order and precision
+//! of the sums of reals open.
 //!
 //! A product is most of what a kernel of today does, so its loops are over plain numbers in
 //! fixed blocks, and [`crate::dispatch`] has them compiled for the host's vector units.

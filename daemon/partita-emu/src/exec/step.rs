@@ -605,13 +605,10 @@ fn is_wait(core: &Core<'_>, i: &Inst, program: &Program, pc: usize, team: &mut T
         }
         Op::Atomic => {
             let op = &program.atomic_ops[i.imm as usize];
-            let found = match op.target {
-                Target::None => return false,
-                Target::R8(row) | Target::R16(row) | Target::R32(row) => Source::R32(row),
-                Target::R64(row) => Source::R64(row),
-                Target::P(row) => Source::P(row),
-            };
-            answer.add(core, i, &[op.address, found]);
+            if op.target == Target::None {
+                return false;
+            }
+            answer.add(core, i, &[op.address, op.target.source()]);
         }
         _ => return true,
     }
@@ -622,9 +619,12 @@ fn is_wait(core: &Core<'_>, i: &Inst, program: &Program, pc: usize, team: &mut T
 struct Answer(u64);
 
 impl Answer {
+    /// Odd, with its bits spread: 2^64 divided by pi.
+    const MIXER: u64 = 0x517c_c1b7_2722_0a95;
+
     fn add(&mut self, core: &Core<'_>, i: &Inst, sources: &[Source]) {
         let mut add = |word: u64| {
-            self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
+            self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(Self::MIXER);
         };
         for w in 0..core.warps {
             let mask = core.mask(i, w);

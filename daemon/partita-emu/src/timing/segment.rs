@@ -275,11 +275,7 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Source::R64(operand) => row(true, operand, written),
         Source::P(_) | Source::None => {}
     };
-    let target = |target: Target| match target {
-        Target::R8(r) | Target::R16(r) | Target::R32(r) => Source::R32(r),
-        Target::R64(r) => Source::R64(r),
-        Target::P(_) | Target::None => Source::None,
-    };
+    let target = Target::source;
     let index = inst.imm as usize;
     match inst.op {
         Lane => {

@@ -27,7 +27,7 @@ use crate::graft::{self, Graft, Grafted};
 use crate::ir::{Body, FuncId, Inst, Module, Name, Op, Stmt, Type, VarId};
 use crate::params;
 use crate::report::{KernelForm, KernelReport, Outcome, Rewrite};
-use crate::worker::checks::{Beside, Checker, Facts, Kind};
+use crate::worker::checks::{Beside, Checker, Facts, Kind, report_slots};
 use crate::worker::copies::Copies;
 use crate::worker::grid::Grid;
 use crate::worker::{Rewritten, WorkerOptions, bound_registers};
@@ -77,7 +77,7 @@ pub(crate) fn rewrite(
                     needs_original: facts.original == Beside::Needed,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
-                    shared_added: facts.slot_bytes(),
+                    shared_added: 0,
                     clusters: facts.clusters,
                     blocks: facts.blocks,
                     cta_values: [
@@ -90,6 +90,7 @@ pub(crate) fn rewrite(
         };
         reports.push(KernelReport::new(&kernel, outcome));
     }
+    report_slots(&out, &mut reports);
     copies.place(&mut out);
     crate::verify::check_pass(&out, || crate::verify(module).is_ok());
     Rewritten { module: out, reports }

@@ -16,7 +16,7 @@ use crate::ir::{
     Stmt, VarId, Version,
 };
 use crate::kernels::{Calls, Kernel, Reach};
-use crate::report::{Blocks, Reason, Refusal};
+use crate::report::{Blocks, KernelReport, Outcome, Reason, Refusal};
 
 use super::copies::keeps_state;
 use super::{CLUSTER_SLOT_BYTES, SLOT_BYTES, WorkerOptions};
@@ -67,13 +67,14 @@ pub(crate) struct Facts {
     modern: bool,
     /// The kernel knows clusters: a ticket claims for a whole one.
     pub clusters: bool,
+    /// Bytes of shared memory that the frame takes.
     slot_bytes: u64,
 }
 
 /// Bytes of a line of shared memory, one word of each bank. Copies of rows fill whole lines.
 const LINE_BYTES: u64 = 128;
-/// Bytes after which the pattern of a swizzle repeats (PTX ISA, "Asynchronous Warpgroup Level Matrix
-/// Shared Memory Layout").
+/// Bytes after which the pattern of a swizzle repeats (PTX ISA, "Asynchronous Warpgroup Level
+/// Matrix Shared Memory Layout").
 const SWIZZLE_BYTES: u64 = 1024;
 
 /// Whether the original of a kernel stays beside its form.
@@ -94,14 +95,10 @@ impl Beside {
 }
 
 impl Facts {
-    /// Bytes of shared memory that the frame takes.
-    pub const fn slot_bytes(&self) -> u64 {
-        self.slot_bytes
-    }
-
-    /// Gives the frame's slot its size.
+    /// Gives the frame's slot its size. Kernels that call functions share a slot, so it grows only.
     pub fn size_slot(&self, module: &mut Module, slot: VarId) {
-        module.vars[slot.0 as usize].dims = vec![Dim::Count(self.slot_bytes)];
+        let bytes = slot_bytes(module, slot).max(self.slot_bytes);
+        module.vars[slot.0 as usize].dims = vec![Dim::Count(bytes)];
     }
 
     /// The statements for a mark of the frame.
@@ -131,6 +128,23 @@ impl Facts {
         let form = module.forms.intern(text, &mut module.names);
         let operands = operand.map_or(Slice::EMPTY, |operand| body.add_operands(&[operand]));
         Some(Stmt::Inst(Inst { guard: None, form, operands, pos: Pos::default() }))
+    }
+}
+
+/// Bytes of shared memory that a slot takes.
+pub(crate) fn slot_bytes(module: &Module, slot: VarId) -> u64 {
+    match module.var(slot).dims.as_slice() {
+        [Dim::Count(bytes)] => *bytes,
+        _ => 0,
+    }
+}
+
+/// Tells the reports what their slots take, when every kernel has sized them.
+pub(crate) fn report_slots(module: &Module, reports: &mut [KernelReport]) {
+    for report in reports {
+        if let Outcome::Rewritten(rewrite) = &mut report.outcome {
+            rewrite.shared_added = slot_bytes(module, rewrite.slot);
+        }
     }
 }
 

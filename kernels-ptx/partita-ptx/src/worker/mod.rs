@@ -44,7 +44,7 @@ use checks::{Beside, Checker, Facts, Kind};
 use copies::Copies;
 use grid::Grid;
 
-/// Bytes of static shared memory that the form adds.
+/// Bytes of static shared memory that the form adds at least.
 pub const SLOT_BYTES: u64 = 48;
 /// The same of a ticket that claims for a whole cluster.
 pub(crate) const CLUSTER_SLOT_BYTES: u64 = 128;
@@ -161,7 +161,7 @@ pub(crate) fn rewrite(
                     needs_original: facts.original == Beside::Needed,
                     control_param: out.text(frame.param).to_owned(),
                     control_offset: kernel.param_bytes.next_multiple_of(8),
-                    shared_added: facts.slot_bytes(),
+                    shared_added: 0,
                     clusters: false,
                     blocks: facts.blocks,
                     cta_values: frame.cta_values(&out, out.var(slot).name),
@@ -170,6 +170,7 @@ pub(crate) fn rewrite(
         };
         reports.push(KernelReport { workspace, ..KernelReport::new(&kernel, outcome) });
     }
+    checks::report_slots(&out, &mut reports);
     copies.place(&mut out);
     crate::verify::check_pass(&out, || was_valid);
     Rewritten { module: out, reports }

@@ -204,10 +204,9 @@ impl Decoder<'_> {
             }
             rows.push(match part {
                 Operand::Sink => None,
-                _ => Some(match self.target(part, ty)? {
-                    Target::R8(row) | Target::R16(row) | Target::R32(row) => Source::R32(row),
-                    Target::R64(row) => Source::R64(row),
-                    _ => return self.refuse("a load into a predicate"),
+                _ => Some(match self.target(part, ty)?.source() {
+                    Source::P(_) | Source::None => return self.refuse("a load into a predicate"),
+                    row => row,
                 }),
             });
         }
