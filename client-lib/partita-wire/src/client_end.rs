@@ -442,3 +442,32 @@ impl ReplyReader {
         self.ring.publish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::tests::offer;
+    use crate::{ServerSession, Sizes, Window};
+    use partita_model::{DeviceAddress, SessionId};
+    use rustix::io::{FdFlags, fcntl_getfd, read};
+
+    #[test]
+    fn a_nudge_is_taken_and_its_descriptor_stays_in_the_program() {
+        let server = ServerSession::create(Sizes::default()).unwrap();
+        let [memfd, bell] = server.client_fds().unwrap().map(|fd| fd.try_clone_to_owned().unwrap());
+        let welcome = Welcome {
+            protocol: PROTOCOL,
+            features: 0,
+            session: SessionId(1),
+            facts: offer(0).facts,
+            window: Window { base: DeviceAddress(0), bytes: 0 },
+            layout: server.layout(),
+            host: None,
+        };
+        let shared = ClientEnd::attach(&welcome, &memfd, bell).unwrap().shared;
+        assert!(fcntl_getfd(&shared.nudge).unwrap().contains(FdFlags::CLOEXEC));
+        shared.nudge();
+        assert_eq!(shared.sleep_or_nudge(), Rung::News);
+        assert_eq!(read(&shared.nudge, &mut [0; 8]), Err(Errno::AGAIN), "nobody waits for another");
+    }
+}

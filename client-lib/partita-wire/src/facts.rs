@@ -155,11 +155,11 @@ pub(crate) fn read(reader: &mut Reader<'_>) -> Result<DeviceFacts, BytesError> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::Answer;
 
-    fn offer(number: u16) -> GpuOffer {
+    pub(crate) fn offer(number: u16) -> GpuOffer {
         let facts = DeviceFacts {
             kind: DeviceKind::Cuda,
             timekeeping: Timekeeping::Real,

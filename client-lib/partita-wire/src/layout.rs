@@ -320,6 +320,8 @@ mod tests {
         let layout = Layout::new(Sizes::default()).unwrap();
         assert_eq!(Layout::try_from(layout.raw()), Ok(layout));
         assert_eq!(layout.total() % PAGE, 0);
+        assert_eq!(layout.event_slots(), 65_536);
+        assert_eq!((layout.staging_bytes(), layout.host_bytes()), (8 << 20, 16 << 30));
     }
 
     #[test]

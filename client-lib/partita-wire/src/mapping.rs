@@ -640,5 +640,8 @@ mod tests {
         let fd = sealed_memory(4096).unwrap();
         let error = Mapping::new(fd.as_fd(), 8192).unwrap_err();
         assert!(matches!(error, MapError::Size { announced: 8192, found: 4096 }));
+        let fd = sealed_memory(0).unwrap();
+        let error = Mapping::new(fd.as_fd(), 0).unwrap_err();
+        assert!(matches!(error, MapError::Size { announced: 0, found: 0 }));
     }
 }

@@ -364,6 +364,15 @@ mod tests {
         }
     }
 
+    /// Clients without the feature `NESTED` know nothing of the other form.
+    #[test]
+    fn a_module_without_kernels_that_launch_has_the_form_that_every_client_knows() {
+        let kind = |module| bytes(Ok(&Reply::Module(module)))[4..8].to_vec();
+        assert_eq!(kind(module()), MODULE.to_le_bytes());
+        assert_eq!(kind(ModuleReply::default()), MODULE.to_le_bytes());
+        assert_eq!(kind(with_launches()), NESTED_MODULE.to_le_bytes());
+    }
+
     #[test]
     fn an_error_never_looks_like_success() {
         let bytes = bytes(Err(&CallError::new(code::SUCCESS, "?")));

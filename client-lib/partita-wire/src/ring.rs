@@ -437,6 +437,20 @@ mod tests {
     }
 
     #[test]
+    fn room_for_one_record_is_room_for_it() {
+        let memory = Plain::new();
+        let (mut producer, mut consumer) = ends(&memory, 64);
+        for sequence in 0..4 {
+            assert_eq!(producer.push(7, 1, sequence, &[0; 16]), Ok(true));
+        }
+        assert_eq!(producer.push(7, 1, 4, &[0; 16]), Ok(false));
+        assert!(consumer.pop(&mut Vec::new()).unwrap().is_some());
+        assert!(consumer.publish());
+        assert_eq!(producer.push(7, 1, 4, &[0; 16]), Ok(true));
+        assert_eq!(producer.push(7, 1, 5, &[]), Ok(false));
+    }
+
+    #[test]
     fn a_record_across_the_end_goes_on_at_the_beginning() {
         // The memory ends with the ring: a write behind it would fail.
         let memory = Plain::new();

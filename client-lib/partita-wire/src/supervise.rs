@@ -546,6 +546,16 @@ mod tests {
         let mut reader = FrameReader::default();
         reader.push(&u32::MAX.to_le_bytes());
         assert!(matches!(reader.next_message::<ToGpu>(), Err(FrameError::TooLarge { .. })));
+        let told = |bytes: usize| {
+            let mut reader = FrameReader::default();
+            reader.push(&u32::try_from(bytes).unwrap().to_le_bytes());
+            reader.next_message::<ToGpu>()
+        };
+        assert!(matches!(told(MAX_FRAME_BYTES), Ok(None)), "it may still come");
+        let bytes = MAX_FRAME_BYTES + 1;
+        assert!(
+            matches!(told(bytes), Err(FrameError::TooLarge { bytes: found }) if found == bytes)
+        );
         let mut reader = FrameReader::default();
         reader.push(&[2, 0, 0, 0, b'{', b'}']);
         assert!(matches!(reader.next_message::<ToGpu>(), Err(FrameError::Malformed(_))));

@@ -56,6 +56,7 @@ fn requests() -> Vec<Request> {
     let format = TexelFormat::new(ChannelType::S16, 2).expect("two channels");
     let shape = ArrayShape::new(ArrayKind::CubeLayers, format, [8, 8, 12], 4).expect("two cubes");
     let pitched = TexelSource::Pitched { address: to, format, extent: [10, 3], pitch: 64 };
+    let tight = TexelSource::Pitched { address: to, format, extent: [10, 3], pitch: 40 };
     let sampler = Sampler {
         address: [AddressMode::Mirror, AddressMode::Border, AddressMode::Wrap],
         filter: FilterMode::Linear,
@@ -150,6 +151,7 @@ fn requests() -> Vec<Request> {
         },
         Request::TextureCreate { spec: texture(pitched) },
         Request::TextureCreate { spec: TextureSpec { source: pitched, sampler: None } },
+        Request::TextureCreate { spec: texture(tight) },
         Request::TextureDestroy { texture: u64::MAX },
         tensor_map(TensorPart::Tiled { extents: [1, 2, 3, 4, 5] }),
         tensor_map(TensorPart::Columns {

@@ -1,6 +1,9 @@
 //! Both ends of a session in one process, and clients that lie.
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
+#[path = "session/bounds.rs"]
+mod bounds;
+
 use partita_model::request::{
     ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
 };
