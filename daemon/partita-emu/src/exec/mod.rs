@@ -29,6 +29,7 @@ pub mod inst;
 pub mod lane;
 pub mod matrix;
 pub mod mbarrier;
+pub mod narrow;
 pub mod packed;
 pub mod product;
 pub mod program;
