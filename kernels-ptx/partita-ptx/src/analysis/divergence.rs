@@ -282,7 +282,9 @@ impl State<'_> {
             .fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
         match form.op {
             Op::Ld | Op::Ldu => self.load(inst, sources, joined.max(Level::Uniform)),
-            Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
+            Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Tcgen05 | Op::Other(_) => {
+                Level::Varying
+            }
             Op::Bar | Op::Barrier | Op::Vote | Op::Redux | Op::Shfl | Op::Match => {
                 self.collective(at, form, inst, sources)
             }
@@ -497,6 +499,10 @@ fn results(form: &Form, operands: &[Operand]) -> Option<usize> {
         | Op::Pmevent
         | Op::Stackrestore => None,
         Op::Bar | Op::Barrier => form.has(Mod::Red).then_some(1),
+        // Of all operations of tensor memory only a load has a result.
+        Op::Tcgen05 => matches!(operands.get(1), Some(Operand::Mem(..)))
+            .then_some(1)
+            .filter(|_| !matches!(operands.first(), Some(Operand::Mem(..)))),
         Op::Call => matches!(operands.first(), Some(Operand::List(_))).then_some(1),
         _ if operands.is_empty() => None,
         _ => Some(1),

@@ -119,6 +119,7 @@ pub fn sync_of(module: &Module, body: &Body, inst: &Inst) -> Option<Sync> {
         Op::Wmma | Op::Mma | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix | Op::Wgmma => {
             Some(Sync::Warp)
         }
+        Op::Tcgen05 => form.has(Mod::Aligned).then_some(Sync::Warp),
         _ => None,
     }
 }

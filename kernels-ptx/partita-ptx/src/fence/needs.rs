@@ -95,9 +95,17 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
             }
         }
         Op::Stackrestore => unfenced("the stack pointer"),
-        Op::Tensormap | Op::Tcgen05 | Op::Multimem | Op::Clusterlaunchcontrol => {
-            unfenced("descriptors")
+        // Descriptors and addresses of tensor memory name nothing outside the cluster's SMs.
+        Op::Tcgen05
+            if address.is_none() || !module.text(form.text).starts_with("tcgen05.alloc") =>
+        {
+            Ok(Needs::default())
         }
+        Op::Tcgen05 => {
+            let inside = module.access_space(body, inst).is_some_and(Space::is_shared);
+            if inside { Ok(Needs::default()) } else { unfenced("a generic address") }
+        }
+        Op::Tensormap | Op::Multimem | Op::Clusterlaunchcontrol => unfenced("descriptors"),
         Op::Call => match operands.iter().any(|operand| matches!(operand, Operand::Reg(_))) {
             true => Err(Reason::CallThroughRegister),
             false => Ok(Needs::default()),

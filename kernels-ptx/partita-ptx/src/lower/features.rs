@@ -24,7 +24,9 @@ pub(super) fn target(text: &str) -> Option<Version> {
         "sm_70" | "sm_60" | "sm_61" | "sm_62" | "sm_50" | "sm_52" | "sm_53" | "sm_30" | "sm_32"
         | "sm_35" | "sm_37" | "sm_20" => OLDEST,
         _ => match text {
-            "sm_103" | "sm_103a" | "sm_121" | "sm_121a" => Version { major: 8, minor: 8 },
+            "sm_103" | "sm_103a" | "sm_121" | "sm_121a" | "sm_100f" | "sm_101f" | "sm_103f"
+            | "sm_120f" | "sm_121f" => Version { major: 8, minor: 8 },
+            "sm_88" | "sm_110" | "sm_110a" | "sm_110f" => Version { major: 9, minor: 0 },
             _ => return None,
         },
     })

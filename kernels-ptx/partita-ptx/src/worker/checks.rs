@@ -654,6 +654,7 @@ fn is_together(module: &Module, body: &Body, inst: &Inst) -> bool {
             | Op::Activemask
             | Op::Mbarrier
             | Op::Cp
+            | Op::Tcgen05
     ) || form.has(Mod::Async)
         || module.access_space(body, inst).is_some_and(Space::is_shared)
         || sync_of(module, body, inst).is_some()
