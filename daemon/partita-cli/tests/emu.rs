@@ -189,6 +189,7 @@ fn specs() {
     let sms = |name: &str| json[name]["sms"].as_u64();
     let expected = [
         ("a100", 108),
+        ("b200", 148),
         ("cd-search-24", 24),
         ("h200", 132),
         ("kernelet-c2050", 14),

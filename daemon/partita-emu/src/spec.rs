@@ -11,8 +11,9 @@ use serde::{Deserialize, Serialize};
 use std::path::Path;
 
 /// The built-in specs: name and text.
-const EMBEDDED: [(&str, &str); 10] = [
+const EMBEDDED: [(&str, &str); 11] = [
     ("a100", include_str!("../specs/a100.toml")),
+    ("b200", include_str!("../specs/b200.toml")),
     ("cd-search-24", include_str!("../specs/cd-search-24.toml")),
     ("gpgpu-sim-24", include_str!("../specs/gpgpu-sim-24.toml")),
     ("h200", include_str!("../specs/h200.toml")),
@@ -450,14 +451,14 @@ mod tests {
         let error = Spec::named("h2000").unwrap_err().to_string();
         assert_eq!(
             error,
-            "no spec is named `h2000`; there are a100, cd-search-24, gpgpu-sim-24, h200, \
-             kernelet-c2050, kernelet-gtx680, masola-rtx2060, p100, punyala-60, titan-xp"
+            "no spec is named `h2000`; there are a100, b200, cd-search-24, gpgpu-sim-24, \
+             h200, kernelet-c2050, kernelet-gtx680, masola-rtx2060, p100, punyala-60, titan-xp"
         );
     }
 
     #[test]
     fn bad_text_is_refused_with_line_and_reason() {
-        let good = EMBEDDED[1].1;
+        let good = Spec::text("cd-search-24").unwrap();
         let check = |from: &str, to: &str, expected: &str| {
             let text = good.replace(from, to);
             assert_ne!(text, good, "{from} is there");

@@ -227,7 +227,10 @@ fn the_catalogue_is_the_documents() {
 
 /// What only a GPU does, as a kernel's body, and why it is refused.
 const REFUSED: [(&str, &str); 6] = [
-    ("a tensor core of Blackwell", "tcgen05.fence::before_thread_sync;"),
+    (
+        "a sparse product by Blackwell's tensor cores",
+        "tcgen05.mma.sp.cta_group::1.kind::f16 [%r0], %d0, %d0, [%r0], %r0, %p0;",
+    ),
     (
         "a copy of wide columns by tensor map",
         "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col::w [%d0, {%r0, %r0, %r0}], {%h0, %h0};",
@@ -262,7 +265,7 @@ fn refusals_are_the_documents() {
              .extern .func __cudaCDP2Memcpy3DAsync(.param .b64 a);\n\
              .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible \
              .entry odd() {{\n\
-             .reg .b16 %h<1>; .reg .b32 %r<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
+             .reg .b16 %h<1>; .reg .b32 %r<1>; .reg .pred %p<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
         );
         let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
         gpu.reserve(WindowId(1), BYTES).unwrap();

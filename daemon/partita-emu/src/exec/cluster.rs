@@ -9,6 +9,7 @@
 //! the barrier.
 
 use super::step::Env;
+use super::tcgen05::memory::TensorMemory;
 use super::team::{MAX_WARPS, Masks};
 
 /// The first bit of an address that names a CTA of the cluster.
@@ -19,6 +20,8 @@ pub const RANK_SHIFT: u32 = 24;
 struct Member {
     /// Its shared memory, but while it runs.
     shared: Vec<u8>,
+    /// Its tensor memory, but while it runs.
+    tensor: TensorMemory,
     /// Whether it has not left.
     present: bool,
     /// Threads that have not exited, by warp.
@@ -35,7 +38,23 @@ pub struct Cluster {
     members: Vec<Member>,
     /// When the last phase of the barrier ended, in picoseconds.
     opened: u64,
+    /// Arrivals at mbarriers that tensor cores will make.
+    later: Vec<Later>,
 }
+
+/// An arrival at an mbarrier at a later time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Later {
+    /// When, in picoseconds.
+    pub time: u64,
+    /// Warp, lane and instruction that asked for it.
+    pub site: (usize, usize, usize),
+    /// The mbarrier, in the CTA that the address names.
+    pub address: u64,
+}
+
+/// The most arrivals under way in a cluster.
+const MOST_LATER: usize = 1024;
 
 /// What a wait at the barrier finds.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,12 +82,13 @@ impl Cluster {
     pub fn new(ctas: u32, alive: &[u32], mut memory: impl FnMut() -> Vec<u8>) -> Self {
         let member = |_| Member {
             shared: memory(),
+            tensor: TensorMemory::default(),
             present: true,
             alive: alive.to_vec(),
             arrived: vec![0; alive.len()],
             released: vec![0; alive.len()],
         };
-        Cluster { members: (0..ctas).map(member).collect(), opened: 0 }
+        Cluster { members: (0..ctas).map(member).collect(), opened: 0, later: Vec::new() }
     }
 
     /// Exchanges a CTA's shared memory with `other`, before and after the CTA runs.
@@ -76,6 +96,40 @@ impl Cluster {
         if let Some(member) = self.members.get_mut(rank) {
             std::mem::swap(&mut member.shared, other);
         }
+    }
+
+    /// Exchanges a CTA's tensor memory with `other`, before and after the CTA runs.
+    pub fn exchange_tensor(&mut self, rank: usize, other: &mut TensorMemory) {
+        if let Some(member) = self.members.get_mut(rank) {
+            std::mem::swap(&mut member.tensor, other);
+        }
+    }
+
+    /// Notes an arrival for later; false where there are too many.
+    pub fn arrive_later(&mut self, later: Later) -> bool {
+        let room = self.later.len() < MOST_LATER;
+        if room {
+            self.later.push(later);
+        }
+        room
+    }
+
+    /// The next arrival whose time has come.
+    pub fn take_due(&mut self, now: u64) -> Option<Later> {
+        let index = self.later.iter().position(|later| later.time <= now)?;
+        Some(self.later.remove(index))
+    }
+
+    /// Whether a CTA of this rank is there.
+    #[must_use]
+    pub fn has(&self, rank: usize) -> bool {
+        self.members.get(rank).is_some_and(|member| member.present)
+    }
+
+    /// The tensor memory of a CTA that does not run.
+    pub fn tensor_mut(&mut self, rank: usize) -> Option<&mut TensorMemory> {
+        let member = self.members.get_mut(rank).filter(|member| member.present)?;
+        Some(&mut member.tensor)
     }
 
     /// The shared memory of a CTA that does not run.

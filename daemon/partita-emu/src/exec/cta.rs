@@ -3,6 +3,7 @@
 use super::program::{LaunchShape, Program};
 use super::registers::Registers;
 use super::rows::LANES;
+use super::tcgen05::memory::TensorMemory;
 use super::team::{MAX_WARPS, Masks, State, Team};
 use partita_model::Dim3;
 
@@ -61,6 +62,10 @@ pub struct Cta {
     pub teams: Vec<Team>,
     /// Its barriers.
     pub barriers: Vec<Barrier>,
+    /// Its tensor memory, but for a CTA of a cluster that does not run.
+    pub tensor: TensorMemory,
+    /// The columns of its SM that it has: which of the SM's, and the units.
+    pub columns: (usize, u16),
     /// Its index.
     pub index: Dim3,
     /// Its linear index.
@@ -87,6 +92,8 @@ impl Cta {
             room: None,
             teams: vec![Team::default(); warps.div_ceil(warps_per_team)],
             barriers: vec![Barrier::default(); BARRIERS],
+            tensor: TensorMemory::default(),
+            columns: (0, 0),
             index: Dim3::new(0, 0, 0),
             linear: 0,
             cluster: 0,
@@ -118,6 +125,8 @@ impl Cta {
             team.start(first, warps, masks);
         }
         self.reached = 0;
+        self.tensor.start();
+        self.columns = (0, 0);
     }
 
     /// Whether all its threads have exited.

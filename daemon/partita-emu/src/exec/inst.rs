@@ -223,6 +223,8 @@ pub enum Op {
     Warp,
     /// A matrix operation of a warp, through the side table.
     Matrix,
+    /// An operation of tensor memory, through the side table.
+    Tensor,
     /// A texture or surface operation, through the side table.
     Texture,
     /// A call of the system: `vprintf`, `__assertfail`, `malloc`, `free`.

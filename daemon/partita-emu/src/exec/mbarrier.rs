@@ -142,6 +142,16 @@ pub fn complete(
     change(env, site, MbarrierKind::CompleteTx, address, bytes).map(|_| ())
 }
 
+/// Earlier work of the tensor cores is done: one arrival.
+pub fn arrive(
+    env: &mut Env<'_>,
+    site: (usize, usize, usize),
+    address: u64,
+) -> Result<(), Box<Trouble>> {
+    let kind = MbarrierKind::Arrive { drop: false, expect: false };
+    change(env, site, kind, address, 1).map(|_| ())
+}
+
 /// Carries an instruction out for the threads of a warp, one after the other.
 pub fn execute(
     core: &mut Core<'_>,

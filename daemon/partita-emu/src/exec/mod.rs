@@ -41,6 +41,7 @@ pub mod special;
 pub mod state;
 pub mod step;
 pub mod system;
+pub mod tcgen05;
 pub mod team;
 pub mod tensor;
 pub mod tensor_copy;

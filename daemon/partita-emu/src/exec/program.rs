@@ -4,6 +4,7 @@ use super::asynchronous::AsyncOp;
 use super::atomics::WideAtomicOp;
 use super::call::{CallOp, Function};
 use super::inst::{AtomicOp, BarrierOp, Inst, LaneOp, MemoryOp, SystemKind, SystemOp, WarpOp};
+use super::tcgen05::TensorOp;
 use super::tensor::MatrixOp;
 use super::texture::TextureOp;
 use crate::timing::segment::Segments;
@@ -210,6 +211,8 @@ pub struct Program {
     /// Side table.
     pub matrix_ops: Vec<MatrixOp>,
     /// Side table.
+    pub tensor_ops: Vec<TensorOp>,
+    /// Side table.
     pub texture_ops: Vec<TextureOp>,
     /// Side table.
     pub call_ops: Vec<CallOp>,
@@ -288,6 +291,7 @@ impl Program {
         self.barrier_ops.shrink_to_fit();
         self.system_ops.shrink_to_fit();
         self.matrix_ops.shrink_to_fit();
+        self.tensor_ops.shrink_to_fit();
         self.texture_ops.shrink_to_fit();
         self.call_ops.shrink_to_fit();
         self.functions.shrink_to_fit();

@@ -15,6 +15,7 @@ use super::rows::{LANES, lanes};
 use super::special;
 use super::state::Core;
 use super::system::{self, FailedAssertion};
+use super::tcgen05::{self, Tensor};
 use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count, is_empty};
 use super::tensor;
 use super::texture;
@@ -75,6 +76,8 @@ pub struct Env<'a> {
     pub shared: &'a mut [u8],
     /// The CTA's cluster, where the kernel uses clusters.
     pub cluster: Option<Peers<'a>>,
+    /// The CTA's tensor memory, where the kernel uses it.
+    pub tensor: Option<Tensor<'a>>,
     /// The CTA's local memory.
     pub local: &'a mut [u8],
     /// The launch's parameters.
@@ -530,6 +533,11 @@ pub fn run_here(
             }
             Op::Texture => attempt!(texture::execute(&mut core, i, env, pc)),
             Op::Matrix => attempt!(tensor::execute(&mut core, i, env, pc)),
+            Op::Tensor => match tcgen05::execute(&mut core, i, env, pc) {
+                Ok(tcgen05::Step::Done) => {}
+                Ok(tcgen05::Step::Again(nanos)) => stop!(pc, pc, Stop::Sleep(nanos)),
+                Err(trouble) => stop!(pc, pc, Stop::Fault(trouble)),
+            },
             Op::Barrier => {
                 if split_guarded(&mut core, i, team, fragment, pc) {
                     stop!(pc + 1, pc, Stop::Barrier);

@@ -84,7 +84,7 @@ impl GroupOp {
 
 /// A matrix in shared memory (PTX ISA, "Matrix Descriptor Format").
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-struct Descriptor {
+pub struct Descriptor {
     start: u64,
     leading: u64,
     stride: u64,
@@ -97,7 +97,9 @@ struct Descriptor {
 const PIECE: u64 = 16;
 
 impl Descriptor {
-    const fn unpack(bits: u64) -> Self {
+    /// Reads a descriptor.
+    #[must_use]
+    pub const fn unpack(bits: u64) -> Self {
         const LOW: u64 = 0x3fff;
         Descriptor {
             start: (bits & LOW) * PIECE,
@@ -115,7 +117,8 @@ impl Descriptor {
 
     /// Where a piece lies whose `across` counts pieces along the contiguous dimension, and `along`
     /// elements of the other (PTX ISA, "Strides": canonical layouts of K-major and MN-major).
-    fn address(&self, by_k: bool, across: u64, along: u64) -> u64 {
+    #[must_use]
+    pub fn address(&self, by_k: bool, across: u64, along: u64) -> u64 {
         let (row, group) = (along % 8, along / 8);
         let offset = match (by_k, self.width) {
             (true, 1) => row * PIECE + group * self.stride + across * self.leading,
@@ -134,6 +137,29 @@ impl Descriptor {
         // The number of the row of 128 bytes, from where the pattern begins, is mixed in.
         let row = (address >> 7).wrapping_sub(self.base);
         address ^ (row & (self.width - 1)) << 4
+    }
+
+    /// The same matrix with rows of this many pieces in the pattern.
+    #[must_use]
+    pub const fn with_width(self, width: u64) -> Self {
+        Descriptor { width, ..self }
+    }
+
+    /// The same matrix this many bytes further.
+    #[must_use]
+    pub const fn beyond(self, bytes: u64) -> Self {
+        Descriptor { start: self.start + bytes, ..self }
+    }
+
+    /// As [`Descriptor::address`] of a matrix whose M or N is contiguous, with swizzling of 128
+    /// bytes that keeps 32 bytes together: a pattern has four rows.
+    #[must_use]
+    pub const fn address_of_wide(&self, across: u64, along: u64) -> u64 {
+        let (piece, block) = (across % 8, across / 8);
+        let offset =
+            piece * PIECE + block * self.leading + along % 4 * 8 * PIECE + along / 4 * self.stride;
+        let address = self.start + offset;
+        address ^ (address >> 7 & 3) << 5
     }
 }
 

@@ -9,6 +9,8 @@ use crate::exec::cluster::Peers;
 use crate::exec::cta::Cta;
 use crate::exec::inst::{NOWHERE, Op};
 use crate::exec::step::{self, Env, Limits, Stop};
+use crate::exec::tcgen05::columns::Claims;
+use crate::exec::tcgen05::{self, Tensor};
 use crate::exec::team::{Due, MAX_WARPS, State, Team};
 use crate::exec::trace::{AccessKind, Trace};
 use crate::exec::warp;
@@ -114,6 +116,10 @@ pub struct Sm {
     issue_free: u64,
     /// When the tensor core of each part is free.
     tensor_free: [u64; TENSOR_CORES],
+    /// The columns of tensor memory that CTAs have.
+    claims: Claims,
+    /// When its tensor cores have made all products of matrices in tensor memory so far.
+    products_until: u64,
     /// The slot and team that may have another turn at once.
     favoured: Option<(usize, usize)>,
     /// The beginning of that turn.
@@ -201,6 +207,8 @@ impl Sm {
             queue: Turns::default(),
             issue_free: 0,
             tensor_free: [0; TENSOR_CORES],
+            claims: Claims::default(),
+            products_until: 0,
             favoured: None,
             again: None,
             threads: 0,
@@ -500,12 +508,21 @@ impl Sm {
         if let Some(cluster) = &mut cluster {
             cluster.exchange(rank, &mut room.shared);
         }
+        let uses_tensor = !grid.program.tensor_ops.is_empty();
+        if let (true, Some(cluster)) = (uses_tensor, &mut cluster) {
+            cluster.exchange_tensor(rank, &mut resident.cta.tensor);
+        }
         let mut env = Env {
             program: &grid.program,
             memory: around.memory,
             grants: &mut grid.grants,
             shared: &mut room.shared,
             cluster: cluster.map(|cluster| Peers { cluster, rank }),
+            tensor: uses_tensor.then_some(Tensor {
+                memory: &mut resident.cta.tensor,
+                claims: &mut self.claims,
+                busy_until: &mut self.products_until,
+            }),
             local: &mut room.local,
             params: &grid.params,
             trace: &mut self.trace,
@@ -526,7 +543,11 @@ impl Sm {
         };
         let chains = around.timed && env.weak.is_none();
         let (mut counted, mut cycles) = (0, 0);
+        let settled = if uses_tensor { tcgen05::settle(&mut env) } else { Ok(()) };
         let stop = loop {
+            if let Err(trouble) = settled {
+                break Stop::Fault(trouble);
+            }
             let mut stop = step::run(&room.registers, team, &mut fragment, &mut env, limits);
             if !around.timed {
                 break stop;
@@ -570,8 +591,16 @@ impl Sm {
             segment = *next;
             limits = limits_of(&segment);
         };
-        if let Some(cluster) = grid.clusters.get_mut(&in_cluster) {
+        let mut cluster = grid.clusters.get_mut(&in_cluster);
+        if let Some(cluster) = &mut cluster {
             cluster.exchange(rank, &mut room.shared);
+        }
+        if uses_tensor {
+            let tensor = &mut resident.cta.tensor;
+            resident.cta.columns = (tensor.side, tensor.units);
+            if let Some(cluster) = cluster {
+                cluster.exchange_tensor(rank, tensor);
+            }
         }
         let counts = self.trace.counts;
         add_run(&mut grid.counters, &counts);

@@ -81,7 +81,7 @@ fn latency(op: Op, latencies: &Latencies) -> u32 {
         }
         Op::AddF64 | Op::SubF64 | Op::MulF64 | Op::FmaF64 => latencies.double,
         Op::LdShared | Op::StShared => latencies.shared,
-        Op::Warp | Op::Matrix => latencies.warp,
+        Op::Warp | Op::Matrix | Op::Tensor => latencies.warp,
         _ => latencies.plain,
     }
 }
@@ -101,6 +101,7 @@ fn ends(op: Op) -> bool {
             | Op::Barrier
             | Op::Warp
             | Op::Matrix
+            | Op::Tensor
             | Op::ClusterArrive
             | Op::ClusterWait
             | Op::Nanosleep
@@ -185,7 +186,8 @@ impl Segments {
             }
             current.memory |= is_memory(inst)
                 || matches!(inst.op, Op::StGlobal | Op::AtomicWide | Op::Async | Op::AsyncCopy);
-            clocks |= matches!(inst.op, Op::Special32 | Op::Special64 | Op::ClusterArrive);
+            clocks |=
+                matches!(inst.op, Op::Special32 | Op::Special64 | Op::ClusterArrive | Op::Tensor);
             current.plain = !current.memory && !clocks;
             current.repeats =
                 inst.op == Op::Bra && inst.imm == i64::from(current.start) && !current.memory;
@@ -259,7 +261,7 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         Special64 => (2, 0, 0, 0),
         Nanosleep | Brx => (0, 1, 0, 0),
         Lane | Memory | Atomic | AtomicWide | Async | AsyncCopy | Texture | Warp | Matrix
-        | System | Barrier => (0, 0, 0, 0),
+        | Tensor | System | Barrier => (0, 0, 0, 0),
         PMov | PAnd | POr | PXor | PNot | Bra | Call | Return | Sync | Exit | Trap | Nop
         | Fence | ClusterArrive | ClusterWait => (0, 0, 0, 0),
     };
@@ -311,6 +313,7 @@ pub fn roles(inst: &Inst, program: &Program, mut tell: impl FnMut(bool, u32, boo
         }
         Texture => program.texture_ops[index].rows(source, target),
         Matrix => program.matrix_ops[index].rows(source, target),
+        Tensor => program.tensor_ops[index].rows(source, target),
         System => {
             let op = &program.system_ops[index];
             op.arguments.iter().for_each(|&s| source(s, false));

@@ -43,6 +43,7 @@ impl Decoder<'_> {
                 self.matrix_operation(form, operands)
             }
             P::Wgmma => self.warpgroup_operation(form, operands),
+            P::Tcgen05 => self.tensor_operation(form, operands),
             P::Bar | P::Barrier => self.barrier(form, operands),
             P::Shfl => self.shuffle(form, operands),
             P::Vote => self.vote(form, operands),

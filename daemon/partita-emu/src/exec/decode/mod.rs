@@ -18,6 +18,7 @@ mod names;
 mod operands;
 mod pressure;
 mod refuse;
+mod tcgen05;
 mod texture;
 mod variables;
 mod warpgroup;

@@ -7,8 +7,9 @@ const WORK_STEALING: &str = "clusters that take over others' work are those of B
     the kernel for compute_90a or compute_80";
 const TENSOR_MAP: &str = "wide columns and rows that a list gathers are those of Blackwell; build \
     the kernel for compute_90a or compute_80";
-const BLACKWELL: &str = "its tensor cores are those of Blackwell; build the kernel for compute_90a \
-    or compute_80, where the same library uses `wgmma` or `mma.sync`";
+const BLACKWELL: &str = "sparse products, shifted factors, masks of columns and packed sources are \
+    not among what it knows of Blackwell's tensor cores; build the kernel for compute_90a or \
+    compute_80, where the same library uses `wgmma` or `mma.sync`";
 const MULTIMEM: &str = "it needs several GPUs; use the library's path for one GPU";
 const OTHER: &str = "build the kernel without it, or run it on a GPU";
 

@@ -90,6 +90,8 @@ impl Sm {
         self.threads -= footprint.threads;
         self.registers -= footprint.registers;
         self.shared -= footprint.shared;
+        let (side, units) = resident.cta.columns;
+        self.claims.0[side & 1] &= !units;
         for (used, less) in self.parts.iter_mut().zip(resident.parts) {
             *used -= less;
         }

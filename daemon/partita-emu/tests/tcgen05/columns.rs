@@ -1,0 +1,102 @@
+//! Allocation of tensor memory by CTAs that share an SM.
+
+use super::Case;
+use partita_emu::direct::{Argument, Form, Run, run};
+use partita_emu::{Options, Spec, Timing};
+use partita_model::Dim3;
+
+/// Each CTA allocates, counts itself among the CTAs of its SM that have columns, notes the count,
+/// and goes, with `dealloc` or without.
+fn kernel(columns: u32, with_dealloc: bool) -> String {
+    let dealloc = if with_dealloc {
+        format!("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r3, {columns};")
+    } else {
+        String::new()
+    };
+    format!(
+        ".version 8.7\n.target sm_100a\n.address_size 64\n\
+         .visible .entry test(.param .u64 counts, .param .u64 found)\n{{\n\
+         .reg .b32 %r<12>; .reg .b64 %d<8>; .reg .pred %p<2>; .shared .align 4 .b32 place;\n\
+         ld.param.u64 %d0, [counts]; ld.param.u64 %d1, [found];\n\
+         mov.u32 %r0, place;\n\
+         tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], {columns};\n\
+         ld.shared.b32 %r3, [place];\n\
+         mov.u32 %r4, %smid; mul.wide.u32 %d2, %r4, 4; add.u64 %d0, %d0, %d2;\n\
+         mov.u32 %r5, %tid.x; setp.eq.u32 %p0, %r5, 0; mov.u32 %r6, 0;\n\
+         @%p0 atom.global.add.u32 %r6, [%d0], 1;\n\
+         nanosleep.u32 500;\n\
+         mov.u32 %r7, %ctaid.x; mul.wide.u32 %d2, %r7, 8; add.u64 %d1, %d1, %d2;\n\
+         @%p0 st.global.v2.b32 [%d1], {{%r6, %r3}};\n\
+         @%p0 red.global.add.u32 [%d0], -1;\n\
+         bar.warp.sync -1;\n{dealloc}\nret;\n}}\n"
+    )
+}
+
+fn counts_and_places(columns: u32, with_dealloc: bool, timing: Timing) -> Vec<[u32; 2]> {
+    let ctas = 3 * 148;
+    let job = Run {
+        ptx: kernel(columns, with_dealloc).into(),
+        kernel: "test".to_owned(),
+        grid: Dim3::linear(ctas),
+        block: Dim3::linear(32),
+        dynamic_shared: 0,
+        arguments: vec![
+            Argument::Buffer(vec![0; 4 * 256]),
+            Argument::Buffer(vec![0xff; 8 * ctas as usize]),
+        ],
+        form: Form::Original,
+        spec: Spec::named("b200").unwrap(),
+        options: Options { timing, seed: 1, ..Options::default() },
+    };
+    let found = run(&job).unwrap().buffers.remove(1);
+    let words: Vec<u32> =
+        found.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    words.as_chunks::<2>().0.to_vec()
+}
+
+#[test]
+fn ctas_of_an_sm_wait_for_columns() {
+    for timing in [Timing::Off, Timing::On] {
+        for with_dealloc in [true, false] {
+            let all = counts_and_places(512, with_dealloc, timing);
+            assert!(all.iter().all(|&[others, place]| others == 0 && place == 0), "{all:?}");
+            let halves = counts_and_places(256, with_dealloc, timing);
+            assert!(halves.iter().all(|[others, place]| *others < 2 && matches!(place, 0 | 256)));
+            assert!(halves.iter().any(|&[others, place]| others == 1 && place == 256));
+        }
+    }
+}
+
+#[test]
+fn misuse_faults() {
+    let alloc = |columns: u32| {
+        format!("tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r3], {columns};\n")
+    };
+    let dealloc = |at: &str, columns: u32| {
+        format!("tcgen05.dealloc.cta_group::1.sync.aligned.b32 {at}, {columns};\n")
+    };
+    for (body, expected) in [
+        (alloc(32), "after the CTA gave up its permit"),
+        (alloc(48), "of 48 columns; 32, 64, 128, 256 and 512"),
+        (dealloc("%r5", 31), "of 31 columns"),
+        (dealloc("%r11", 512), "has not allocated"),
+        (format!("{}{}", dealloc("%r5", 32), dealloc("%r5", 32)), "has not allocated"),
+    ] {
+        let error = Case { by_all: true, ..Case::new(1, body) }.error();
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name() {
+    for body in [
+        "tcgen05.cp.cta_group::1.128x128b.b8x16.b4x16_p64 [%r5], %d9;",
+        "tcgen05.mma.sp.cta_group::1.kind::f16 [%r5], %d9, %d9, [%r5+64], %r5, %p0;",
+        "tcgen05.mma.ws.cta_group::1.kind::f16 [%r5], %d9, %d9, %r5, %p0, %d9;",
+        "tcgen05.mma.cta_group::1.kind::f16.ashift [%r5], [%r5], %d9, %r5, %p0;",
+    ] {
+        let error = Case::new(1, format!("{body}\n")).error();
+        let name = body.split(' ').next().unwrap();
+        assert!(error.contains(name) && error.contains("is not supported"), "{error}");
+    }
+}
