@@ -54,6 +54,19 @@ macro_rules! gallery {
 
 partita_e2e::for_gallery!(gallery);
 
+/// A program for another GPU than the default one.
+mod for_b200 {
+    #[test]
+    fn blackwell_gemm() {
+        super::passes("blackwell_gemm", "emu:b200");
+    }
+
+    #[test]
+    fn blackwell_gemm_without_timing() {
+        super::passes("blackwell_gemm", "emu:b200,timing=off");
+    }
+}
+
 /// With an hour of patience for programs that do not call.
 #[test]
 fn a_program_that_a_kernel_waits_for_need_not_call() {
