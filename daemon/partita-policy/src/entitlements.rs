@@ -517,3 +517,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "entitlements_tests.rs"]
+mod admission_tests;

@@ -393,3 +393,7 @@ fn percent(part: f64) -> String {
 fn millis(nanos: u64) -> String {
     format!("{}.{:03}", nanos / 1_000_000, nanos / 1_000 % 1_000)
 }
+
+#[cfg(test)]
+#[path = "explain_tests.rs"]
+mod tests;

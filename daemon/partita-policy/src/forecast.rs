@@ -320,7 +320,9 @@ fn listed<'b>(words: &str, names: impl Iterator<Item = &'b str>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Counts, ForecastMember, KernelProfile, LlcUse};
+    use partita_model::{
+        ApplicationId, Calibration, Counts, ForecastMember, KernelProfile, LlcUse, SmSet,
+    };
     use serde_json::{from_value, json};
 
     fn gpu() -> GpuReport {
@@ -446,5 +448,87 @@ mod tests {
         assert_eq!(facts.forecast(&asked(&[])), Err(ForecastError::Nobody));
         assert_eq!(facts.present().unwrap().left_out.len(), 3);
         assert_eq!(facts.pairs().unwrap().left_out.len(), 1);
+    }
+
+    #[test]
+    fn the_present_is_of_those_that_have_sms() {
+        let gpu = gpu();
+        let applications = [1, 2, 3].map(|id| application(id, "computes", 10));
+        let partition = |&(id, first, count): &(u32, u16, u16)| PartitionReport {
+            application: ApplicationId(id),
+            sms: SmSet::range(first, count),
+            pinned: false,
+            part: None,
+        };
+        let partitions: Vec<_> = [(2, 0, 20), (1, 20, 10)].iter().map(partition).collect();
+        let facts = Facts { gpu: &gpu, applications: &applications, partitions: &partitions };
+        let found = facts.present().unwrap();
+        let sms: Vec<_> = found.forecasts.iter().map(|own| (own.application.0, own.sms)).collect();
+        assert_eq!(sms, [(1, 10), (2, 20)]);
+        assert_eq!(found.left_out, ["application 3 (computes) has no SMs"]);
+    }
+
+    /// The speeds of a split are those of a forecast for it.
+    #[test]
+    fn a_pair_has_the_speeds_of_its_split() {
+        let gpu = gpu();
+        let applications = [application(1, "moves", 900), application(2, "computes", 10)];
+        let facts = Facts { gpu: &gpu, applications: &applications, partitions: &[] };
+        let pair = facts.pairs().unwrap().pairs.remove(0);
+        let found = facts.forecast(&asked(&[("1", pair.sms[0]), ("2", pair.sms[1])])).unwrap();
+        for (speed, forecast) in pair.speeds.iter().zip(&found.forecasts) {
+            let expected = forecast.whole_ns / forecast.likely_ns;
+            assert!((speed - expected).abs() < 1e-12, "{pair:?} {forecast:?}");
+        }
+        assert!((pair.throughput - pair.speeds[0] - pair.speeds[1]).abs() < 1e-12, "{pair:?}");
+    }
+
+    /// 100 launches of 1 ms take longer than 90 of half of that, and than one of 50 ms.
+    #[test]
+    fn the_kernel_that_takes_the_most_time_is_meant_where_none_is_named() {
+        let gpu = gpu();
+        let mut program = application(1, "a", 10);
+        let kernel = program.kernels.remove(0);
+        let of = |(name, launches, ctas): (&str, u64, u64)| {
+            let latest = kernel.latest.map(|latest| LaunchSize { ctas, ..latest });
+            KernelReport { name: name.to_owned(), launches, latest, ..kernel.clone() }
+        };
+        program.kernels =
+            [("many", 100, 10_000), ("short", 90, 5_000), ("long", 1, 500_000)].map(of).into();
+        let applications = [program];
+        let facts = Facts { gpu: &gpu, applications: &applications, partitions: &[] };
+        let named = |kernel: Option<&str>| {
+            let mut request = asked(&[("a", 15)]);
+            request.members[0].kernel = kernel.map(str::to_owned);
+            facts.forecast(&request).map(|found| found.forecasts[0].kernel.clone())
+        };
+        assert_eq!(named(None).unwrap(), "many");
+        assert_eq!(named(Some("short")).unwrap(), "short");
+        assert_eq!(
+            named(Some("other")).unwrap_err().to_string(),
+            "application 1 (a) has launched no kernel `other`; it has launched many, short, long"
+        );
+    }
+
+    #[test]
+    fn others_have_equal_parts_of_what_advice_leaves() {
+        let mut gpu = gpu();
+        let applications = [1, 2, 3, 4].map(|id| application(id, "computes", 10));
+        let advice = |gpu: &GpuReport, target_ns| {
+            let facts = Facts { gpu, applications: &applications, partitions: &[] };
+            let application = "1".to_owned();
+            let beside_others = true;
+            facts.advice(&AdviceRequest { application, kernel: None, target_ns, beside_others })
+        };
+        // 1 ms on 30 SMs: targets that need 10, 15 and 20 SMs or so, and one that none meets.
+        for target in [3.1e6, 2.1e6, 2.0e6, 1.6e6, 1.5e6, 1.0] {
+            let found = advice(&gpu, target).unwrap();
+            let sms: Vec<u16> = found.others.iter().map(|other| other.sms).collect();
+            assert_eq!(found.forecast.sms + sms.iter().sum::<u16>(), 30, "{target}: {sms:?}");
+            assert!(sms.len() == 3 && sms[0] - sms[2] <= 1, "{target}: {sms:?}");
+        }
+        assert_eq!(advice(&gpu, 0.0), Err(ForecastError::Target(0.0)));
+        gpu.calibration = gpu.calibration.map(|known| Calibration { sms: 3, ..known });
+        assert_eq!(advice(&gpu, 1e6), Err(ForecastError::Crowded(4, 3)));
     }
 }

@@ -509,3 +509,7 @@ impl Policy {
         self.records.push_back(record);
     }
 }
+
+#[cfg(test)]
+#[path = "policy_tests.rs"]
+mod tests;

@@ -298,3 +298,190 @@ fn rounded_number(value: f64) -> f64 {
     let half = 1 << (dropped - 1);
     f64::from_bits((value.to_bits() + half) >> dropped << dropped)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HARDWARE: Calibration = Calibration {
+        sms: 24,
+        sm_clock_khz: 1_400_000,
+        warp_instructions_per_cycle: 1.0,
+        access_bytes: 32,
+        noc_bytes_per_second: 1.0e12,
+        llc_bytes_per_second: 4.3e11,
+        dram_bytes_per_second: 1.77e11,
+        dram_utilisation: 0.5,
+    };
+
+    fn kernelet(settings: KerneletSettings) -> Kernelet {
+        Kernelet::new(HARDWARE, settings).unwrap()
+    }
+
+    /// A kernel with such a part of memory instructions, of four sectors, and such an IPC alone.
+    fn counted(ratio: f64, ipc: f64) -> Character {
+        let cycles = 2_000.0 / ipc / f64::from(HARDWARE.sms);
+        Character {
+            warp_instructions: 2_000.0,
+            memory_instructions: 2_000.0 * ratio,
+            sectors: 8_000.0 * ratio,
+            llc_sectors: 8_000.0 * ratio,
+            dram_sectors: 4_000.0 * ratio,
+            warps: 6.0,
+            ctas_per_sm: 8.0,
+            ctas_per_launch: 1_000.0,
+            alone: Some(cycles / 1.4),
+            kind: None,
+        }
+    }
+
+    fn compute() -> Character {
+        counted(0.01, 0.9)
+    }
+
+    fn memory() -> Character {
+        counted(0.25, 0.15)
+    }
+
+    fn candidates(of: &[Character]) -> Vec<Candidate> {
+        let candidate = |(id, &of): (u32, &Character)| Candidate {
+            application: ApplicationId(id),
+            character: Some(of),
+        };
+        (1..).zip(of).map(candidate).collect()
+    }
+
+    /// The nearest numbers with six bits behind the first: from 2^n on they lie 2^(n - 6) apart.
+    #[test]
+    fn numbers_are_rounded_to_seven_bits() {
+        for (value, wanted) in [
+            (0.0, 0.0),
+            (1.0, 1.0),
+            (127.0, 127.0),
+            // Steps of two, of four and of eight; a half goes up.
+            (129.0, 130.0),
+            (300.0, 300.0),
+            (301.0, 300.0),
+            (303.0, 304.0),
+            (1003.0, 1000.0),
+            (1005.0, 1008.0),
+            (1022.0, 1024.0),
+            // Of one and a bit: steps of 1/64.
+            (1.0 + 1.0 / 64.0 + 1.0 / 256.0, 1.0 + 1.0 / 64.0),
+            (f64::INFINITY, f64::INFINITY),
+        ] {
+            assert_eq!(rounded_number(value).to_bits(), f64::to_bits(wanted), "{value}");
+        }
+        assert!(rounded_number(f64::NAN).is_nan());
+    }
+
+    #[test]
+    fn a_kernel_is_known_by_its_memory_ratio_and_what_it_uses() {
+        let hardware = Calibration {
+            sms: 16,
+            sm_clock_khz: 1_000_000,
+            warp_instructions_per_cycle: 4.0,
+            llc_bytes_per_second: 8e12,
+            noc_bytes_per_second: 8e12,
+            dram_bytes_per_second: 2_048e9,
+            ..HARDWARE
+        };
+        // In 64 ns 2,048 instructions on 16 SMs: two a cycle of four. 1,024 sectors are 32 KiB, in
+        // 64 ns 512 GB/s of 2,048.
+        let character = Character {
+            warp_instructions: 2_048.0,
+            memory_instructions: 512.0,
+            sectors: 2_048.0,
+            llc_sectors: 2_048.0,
+            dram_sectors: 1_024.0,
+            alone: Some(64.0),
+            ..memory()
+        };
+        let kernelet = Kernelet::new(hardware, KerneletSettings::default()).unwrap();
+        let known = kernelet.known(&candidates(&[character])[0], &Predictions::default()).unwrap();
+        let [issue, dram] = known.uses;
+        assert!((known.ratio - 0.25).abs() < 1e-12 && (dram - 0.25).abs() < 1e-12, "{dram}");
+        assert!((issue - 0.5).abs() < 0.01, "{issue}");
+    }
+
+    /// What is known of a kernel, but for the three numbers that are compared.
+    fn known(kernelet: &Kernelet, ratio: f64, uses: [f64; 2]) -> Known {
+        let known = kernelet.known(&candidates(&[memory()])[0], &Predictions::default()).unwrap();
+        Known { ratio, uses, ..known }
+    }
+
+    #[test]
+    fn alike_kernels_differ_by_less_in_all_three_numbers() {
+        let kernelet = kernelet(KerneletSettings::default());
+        // By default ratios differ by less than 0.02, uses by less than 0.1.
+        for (ratio, uses, alike) in [
+            (0.25, [0.4, 0.6], true),
+            (0.265, [0.49, 0.51], true),
+            (0.235, [0.31, 0.69], true),
+            (0.275, [0.4, 0.6], false),
+            (0.225, [0.4, 0.6], false),
+            (0.25, [0.55, 0.6], false),
+            (0.25, [0.4, 0.45], false),
+            (0.25, [0.25, 0.75], false),
+        ] {
+            let (one, other) = (known(&kernelet, 0.25, [0.4, 0.6]), known(&kernelet, ratio, uses));
+            assert_eq!(kernelet.alike(&one, &other), alike, "{ratio} {uses:?}");
+            assert_eq!(kernelet.alike(&other, &one), alike, "{ratio} {uses:?}");
+        }
+    }
+
+    #[test]
+    fn a_threshold_of_zero_prunes_nothing() {
+        let default = KerneletSettings::default();
+        for settings in [
+            KerneletSettings { alike_ratio: 0.0, ..default },
+            KerneletSettings { alike_use: 0.0, ..default },
+        ] {
+            let kernelet = kernelet(settings);
+            let same = || known(&kernelet, 0.25, [0.4, 0.6]);
+            assert!(!kernelet.alike(&same(), &same()), "{settings:?}");
+        }
+    }
+
+    #[test]
+    fn a_pair_that_gains_just_the_least_profit_runs_apart() {
+        let all = candidates(&[compute(), memory()]);
+        let group = kernelet(KerneletSettings::default()).advise(&all).remove(0);
+        let profit = 1.0 - 1.0 / group.expected.unwrap().throughput;
+        let settings = KerneletSettings { least_profit: profit, ..KerneletSettings::default() };
+        assert_eq!((group.members.len(), kernelet(settings).advise(&all).len()), (2, 2));
+    }
+
+    /// One prediction is enough for all pairs of the same two kernels, whoever has the lower id.
+    #[test]
+    fn a_pair_is_predicted_once() {
+        let kernelet = kernelet(KerneletSettings::default());
+        let groups = kernelet.advise(&candidates(&[compute(), memory(), compute()]));
+        assert_eq!(kernelet.predictions.borrow().pairs.len(), 1);
+        let swapped = kernelet.advise(&candidates(&[memory(), compute()]));
+        let (mut expected, found) = (groups[0].expected.clone(), swapped[0].expected.clone());
+        if let Some(expected) = &mut expected {
+            expected.speeds.reverse();
+            expected.quotas.reverse();
+            expected.parts.reverse();
+        }
+        assert_eq!(expected.map(|e| (e.speeds, e.quotas)), found.map(|e| (e.speeds, e.quotas)));
+    }
+
+    #[test]
+    fn notes_name_the_pairs_with_their_parts_of_an_sm() {
+        let kernelet = kernelet(KerneletSettings::default());
+        let all = candidates(&[compute(), memory(), memory()]);
+        let expected = kernelet.advise(&all)[0].expected.clone().unwrap();
+        // Eight CTAs of each fit on an SM.
+        let part = |at: usize| SmPart::new(u16::try_from(expected.quotas[at]).unwrap(), 8).unwrap();
+        let shared = Note::Shared {
+            first: ApplicationId(1),
+            second: ApplicationId(2),
+            parts: (part(0), part(1)),
+            throughput: expected.speeds.iter().sum(),
+        };
+        assert_eq!(kernelet.notes(&all), [shared]);
+        assert!(!kernelet.is_disputed(&all[..2]), "nothing is tried");
+    }
+}

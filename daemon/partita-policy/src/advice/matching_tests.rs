@@ -244,3 +244,145 @@ fn nobody_waits_for_ever() {
         }
     }
 }
+
+#[test]
+fn what_is_expected_of_a_group_follows_from_the_matrix() {
+    let groups = matched(2).advise(&candidates(&[Memory, Compute]));
+    // By the estimate the one takes 1.25 times as long beside the other, which takes twice as long.
+    let expected = groups[0].expected.clone().unwrap();
+    assert_eq!((groups.len(), expected.speeds), (1, vec![0.8, 0.5]));
+    assert!((expected.throughput - 1.3).abs() < 1e-12);
+}
+
+/// The kinds of a batch that are sorts of their own, after one measurement of each pair.
+fn told_apart(group: u8, batch: &[u64], pairs: &[(u64, u64)]) -> Vec<Option<u64>> {
+    let mut matching = matched(group);
+    for &(of, beside) in pairs {
+        matching.slowdowns.pairs.measure(Kind(of), Kind(beside), 1.5);
+    }
+    let all = of_kinds(Compute, batch);
+    let sorts = matching.sorts(&all).unwrap();
+    let batch: Vec<_> = all.iter().map(|one| one.application).zip(sorts).collect();
+    matching.told_apart(&batch).iter().map(|sort| sort.kind.map(|Kind(kind)| kind)).collect()
+}
+
+#[test]
+fn kinds_count_where_they_were_measured_beside_others_of_the_batch() {
+    // One way is enough.
+    assert_eq!(told_apart(2, &[1, 2, 3], &[(1, 2)]), [Some(1), Some(2), None]);
+    assert_eq!(told_apart(2, &[1, 2], &[(1, 9), (8, 2)]), [None, None]);
+    // A kind beside itself needs two of it.
+    assert_eq!(told_apart(2, &[4], &[(4, 4)]), [None]);
+    assert_eq!(told_apart(2, &[4, 4], &[(4, 4)]), [Some(4), Some(4)]);
+    // Groups of four have eight sorts, of which four are the classes: the kind goes of which
+    // fewest pairs were measured.
+    let pairs = [(1, 2), (1, 3), (1, 4), (2, 3), (2, 4), (3, 4), (5, 1)];
+    assert_eq!(told_apart(4, &[5, 1, 2, 3, 4], &pairs), [None, Some(1), Some(2), Some(3), Some(4)]);
+    assert_eq!(told_apart(3, &[5, 1], &pairs), [Some(5), Some(1)]);
+}
+
+#[test]
+fn answers_are_kept_for_the_same_queue_and_slowdowns() {
+    let mut matching = matched(2);
+    let all = candidates(&[Memory, Memory, Compute, Compute]);
+    assert_eq!(ids(&matching.advise(&all)), [[1, 3], [2, 4]]);
+    // 1.2484 and 2.004 are 80 and 128 steps of 64 to one, as 1.25 and 2 are.
+    matching.learn(&[all[0], all[2]], &[0.801, 0.499]);
+    assert_eq!(ids(&matching.advise(&all)), [[1, 3], [2, 4]]);
+    assert_eq!(matching.solved.borrow().len(), 1);
+    // The same sorts, but of one there is one less, of the other one more.
+    let others = candidates(&[Memory, Compute, Compute, Compute]);
+    assert_eq!(ids(&matching.advise(&others)), [[1, 2], [3, 4]]);
+    // Other slowdowns, the same queue.
+    matching.learn(&[all[0], all[2]], &[0.1, 0.1]);
+    matching.learn(&[all[0], all[1]], &[0.52, 0.52]);
+    assert_eq!(ids(&matching.advise(&all)), [[1, 2], [3, 4]]);
+    assert_eq!(matching.solved.borrow().len(), 3);
+}
+
+#[test]
+fn the_oldest_answers_go_first() {
+    let matching = matched(2);
+    for count in 1..=KEPT + 2 {
+        matching.advise(&candidates(&vec![Compute; count]));
+    }
+    let kept: Vec<u32> = matching.solved.borrow().iter().map(|kept| kept.queue[0].1).collect();
+    assert!(kept.iter().copied().eq(3..=18), "{kept:?}");
+}
+
+#[test]
+fn notes_say_whether_a_group_was_measured() {
+    let mut matching = matched(2);
+    let all = candidates(&[Memory, Compute, Compute]);
+    let matched = |matching: &Matching| -> Vec<(Vec<u32>, bool)> {
+        let of = |note: Note| match note {
+            Note::Matched { members, measured, .. } => {
+                Some((members.iter().map(|id| id.0).collect(), measured))
+            }
+            _ => None,
+        };
+        matching.notes(&all).into_iter().filter_map(of).collect()
+    };
+    // Who is alone is no group.
+    assert_eq!(matched(&matching), [(vec![1, 2], false)]);
+    matching.learn(&all[..2], &[0.8, 0.5]);
+    assert_eq!(matched(&matching), [(vec![1, 2], true)]);
+    let kept = matching.slowdowns().unwrap();
+    assert_eq!(kept.classes.of(Memory, Compute).measured, 1, "what is to be kept");
+}
+
+#[test]
+fn groups_of_known_applications_tell_something() {
+    let all = candidates(&[Memory, Compute]);
+    let unknown = Candidate { application: ApplicationId(3), character: None };
+    let matching = matched(2);
+    assert!(matching.is_disputed(&all));
+    for members in [&all[..1], &[all[0], unknown], &[unknown], &[]] {
+        assert!(!matching.is_disputed(members), "{members:?}");
+    }
+}
+
+#[test]
+fn a_loss_is_charged_in_proportion_to_what_was_expected() {
+    let slowdown = |matching: &Matching, of, beside| {
+        let found = matching.slowdowns.classes.of(of, beside);
+        (found.slowdown * 1e9).round() / 1e9
+    };
+    // By the estimate M loses 0.6 beside M, which together want 1.28 of DRAM: 1.25 × 1.28 − 1. It
+    // loses 0.25 beside A. It has lost 1.7, twice as much as expected.
+    let mut matching = matched(3);
+    let all = candidates(&[Memory, Memory, Compute]);
+    matching.learn(&all, &[1.0 / 2.7, 1.0 / 2.7, 1.0 / 3.0]);
+    let found = [(Memory, Memory), (Memory, Compute), (Compute, Memory)]
+        .map(|(of, beside)| slowdown(&matching, of, beside));
+    assert_eq!(found.to_vec(), [2.2, 1.5, 2.0]);
+    // Where nothing was expected all are charged alike.
+    let classes = partita_model::InterferenceMatrix::estimated(|_, _| 1.0).unwrap();
+    let slowdowns = Slowdowns { classes, ..Slowdowns::default() };
+    let mut matching = Matching::new(HARDWARE, matching.settings, slowdowns);
+    matching.learn(&candidates(&[Compute, Cache, Memory]), &[0.5, 1.0, 1.0]);
+    let found = [(Compute, Cache), (Compute, Memory), (Cache, Compute)]
+        .map(|(of, beside)| slowdown(&matching, of, beside));
+    assert_eq!(found.to_vec(), [1.5, 1.5, 1.0]);
+}
+
+/// Eq. 3.7: as many groups of the greatest size as possible, and one of what is left.
+#[test]
+fn full_groups_leave_one_rest() {
+    for (group, count, wanted) in [
+        (2, 4, &[2, 2][..]),
+        (2, 5, &[2, 2, 1]),
+        (3, 8, &[3, 3, 2]),
+        (4, 4, &[4]),
+        (4, 3, &[3]),
+        (4, 0, &[]),
+    ] {
+        let matching = matched(group);
+        let settings = MatchingSettings { sizes: Sizes::Full, ..matching.settings };
+        let matching = Matching::new(HARDWARE, settings, Slowdowns::default());
+        let groups = matching.advise(&candidates(&vec![Memory; count]));
+        let mut sizes: Vec<usize> = groups.iter().map(|group| group.members.len()).collect();
+        sizes.sort_unstable_by(|one, other| other.cmp(one));
+        assert_eq!(sizes, wanted, "{count} in groups of {group}");
+    }
+}

@@ -142,3 +142,42 @@ fn whole(value: f64) -> u32 {
     let whole = value.round().clamp(0.0, f64::from(u32::MAX)) as u32;
     whole
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_hold_no_more_of_a_sort_than_the_queue() {
+        assert_eq!(fillable(&[1, 0, 2], 2), [[0, 2], [2, 2]]);
+        assert_eq!(fillable(&[1, 0, 2], 3), [[0, 2, 2]]);
+        assert!(fillable(&[1, 0, 2], 4).is_empty());
+    }
+
+    /// The groups that are needed of three sorts: alone each is worth 1, pairs and the three what
+    /// is given. All numbers are sums of eighths, so ties are exact.
+    fn needed_of(pairs: [f64; 3], three: f64) -> Vec<Vec<usize>> {
+        let alone = [0, 1, 2].map(|sort| (vec![sort], 1.0));
+        let two = [vec![0, 1], vec![0, 2], vec![1, 2]].into_iter().zip(pairs);
+        let all = alone.into_iter().chain(two).chain([(vec![0, 1, 2], three)]);
+        let found = needed(all.map(|(sorts, value)| Choice { sorts, value }));
+        found.into_iter().map(|choice| choice.sorts).filter(|sorts| sorts.len() > 1).collect()
+    }
+
+    #[test]
+    fn a_group_is_needed_where_no_parts_are_worth_as_much() {
+        let (none, three) = (Vec::<Vec<usize>>::new(), || vec![0, 1, 2]);
+        // Two apart are worth 2, three apart 3.
+        assert_eq!(needed_of([2.0; 3], 3.0), none);
+        assert_eq!(needed_of([2.0; 3], 3.125), [three()]);
+        // A pair of 2.5 and the third are worth 3.5, whichever the pair.
+        for (at, pair) in [vec![0, 1], vec![0, 2], vec![1, 2]].into_iter().enumerate() {
+            let mut pairs = [1.5; 3];
+            pairs[at] = 2.5;
+            for three in [3.25, 3.5] {
+                assert_eq!(needed_of(pairs, three), std::slice::from_ref(&pair));
+            }
+            assert_eq!(needed_of(pairs, 3.625), [pair, three()]);
+        }
+    }
+}

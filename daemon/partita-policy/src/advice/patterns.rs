@@ -234,4 +234,32 @@ mod tests {
             prop_assert!(reached >= best * 0.99 && reached <= best + 1e-6, "{reached} of {best}");
         }
     }
+
+    #[test]
+    fn a_pattern_of_six_has_six_members() {
+        let pattern = Pattern([2, 0, 3, 1]);
+        assert_eq!((pattern.members(), pattern.classes().count()), (6, 6));
+    }
+
+    #[test]
+    fn speeds_follow_from_the_matrix() {
+        // M takes 1.6 times as long beside M, 1.25 times beside A; A twice as long beside M.
+        let matrix = InterferenceMatrix::default();
+        let wanted = [1.0 / 1.85, 1.0 / 1.85, 1.0 / 3.0];
+        let found = speeds(&Pattern([2, 0, 0, 1]), &matrix);
+        assert_eq!(found.len(), 3);
+        assert!(found.iter().zip(wanted).all(|(is, wanted)| (is - wanted).abs() < 1e-12));
+        let sum = throughput(&Pattern([2, 0, 0, 1]), &matrix);
+        assert!((sum - (2.0 / 1.85 + 1.0 / 3.0)).abs() < 1e-12, "{sum}");
+    }
+
+    /// Eq. 3.7 where the queue is no multiple of the size.
+    #[test]
+    fn what_is_left_of_full_groups_is_one_group() {
+        let (mixed, one) = (Pattern([1, 1, 0, 0]), Pattern([1, 0, 0, 0]));
+        let value = |pattern: &Pattern| if *pattern == mixed { 10.0 } else { 1.0 };
+        // Patterns that never run are left out.
+        let found = matching([3, 2, 0, 0], size(2), Sizes::Full, &value).unwrap();
+        assert_eq!(found, [(mixed, 2), (one, 1)]);
+    }
 }

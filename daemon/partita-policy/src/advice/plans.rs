@@ -444,4 +444,36 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn a_pair_that_is_as_fast_apart_stays_apart() {
+        let table = table(&[1.0; 2], |_, _| vec![[0.5, 0.5]]);
+        assert_eq!(table.greedy(), table.apart());
+        assert_eq!(table.best().unwrap(), table.apart());
+    }
+
+    /// Every pair takes one second, two apart take two.
+    #[test]
+    fn of_plans_that_take_as_long_the_lowest_ids_are_together() {
+        let table = table(&[1.0; 3], |_, _| vec![[1.0, 1.0]]);
+        for plan in [table.best().unwrap(), table.greedy()] {
+            let members: Vec<_> = plan.iter().map(|group| group.members.clone()).collect();
+            assert_eq!(members, [vec![id(0), id(1)], vec![id(2)]]);
+        }
+    }
+
+    /// A pair may be faster than one of the two alone: its partner is still there only once.
+    #[test]
+    fn who_is_faster_together_is_paired_once() {
+        let table = table(&[1.0; 3], |_, _| vec![[2.0, 2.0]]);
+        let best = table.best().unwrap();
+        assert!((seconds(&table, &best) - 1.5).abs() < 1e-9, "{best:?}");
+    }
+
+    #[test]
+    fn the_plans_of_sixteen_are_compared() {
+        let mut table = table(&[1.0; 16], |_, _| Vec::new());
+        table.measure([id(3), id(15)], Vec::new(), [1.0, 1.0]).unwrap();
+        assert!((seconds(&table, &table.best().unwrap()) - 15.0).abs() < 1e-9);
+    }
 }

@@ -158,10 +158,10 @@ impl Adviser for SlateTable {
         let levels = |candidate: &Candidate| self.levels(candidate.character.as_ref()?);
         if let (Some(one), Some(other)) = (levels(first), levels(second)) {
             let pair = (first.application, second.application);
-            self.tried.insert(pair, (one, other, speeds.iter().sum()));
-            if self.tried.len() > MOST_PAIRS {
+            if self.tried.len() == MOST_PAIRS && !self.tried.contains_key(&pair) {
                 self.tried.pop_first();
             }
+            self.tried.insert(pair, (one, other, speeds.iter().sum()));
         }
     }
 }
@@ -338,5 +338,85 @@ mod tests {
             all.sort_unstable();
             prop_assert_eq!(all, (0..u32::try_from(parts.len()).unwrap()).collect::<Vec<_>>());
         }
+    }
+
+    #[test]
+    fn a_pair_that_does_as_much_in_turns_has_lost() {
+        let mut table = thirds();
+        let pair = [candidate(1, 0.9, 0.1), candidate(2, 0.1, 0.9)];
+        table.learn(&pair, &[0.5, 0.5]);
+        assert_eq!(table.verdict(&pair[0], &pair[1]), Verdict::Lost);
+    }
+
+    #[test]
+    fn uses_are_parts_of_what_the_hardware_sustains() {
+        let hardware = Calibration {
+            warp_instructions_per_cycle: 2.0,
+            llc_bytes_per_second: 4e9,
+            noc_bytes_per_second: 2e9,
+            ..hardware()
+        };
+        // In 1,000 ns: one instruction a cycle of two; LLC bytes of 2,000, DRAM bytes of 1,000.
+        let with = |warp_instructions: f64, llc: f64, dram: f64| Character {
+            warp_instructions,
+            llc_sectors: llc / 32.0,
+            dram_sectors: dram / 32.0,
+            alone: Some(1000.0),
+            ..Character::default()
+        };
+        for (llc, dram, memory) in [(1_000.0, 250.0, 0.5), (1_000.0, 750.0, 0.75)] {
+            let (compute, found) = uses(&hardware, &with(1_000.0, llc, dram)).unwrap();
+            assert!((compute - 0.5).abs() < 1e-12 && (found - memory).abs() < 1e-12, "{found}");
+        }
+        assert_eq!(uses(&hardware, &with(f64::INFINITY, 1.0, 1.0)), None);
+        assert_eq!(uses(&hardware, &with(1.0, f64::INFINITY, 1.0)), None);
+    }
+
+    #[test]
+    fn notes_have_the_levels_of_each_and_the_verdict_of_each_pair() {
+        let mut table = thirds();
+        let all = [candidate(1, 0.9, 0.1), candidate(2, 0.1, 0.9), candidate(3, 0.5, 0.1)];
+        table.learn(&all[..2], &[0.5, 0.25]);
+        let notes = table.notes(&all);
+        let levels: Vec<_> = notes
+            .iter()
+            .filter_map(|note| match note {
+                Note::Levels { application, compute, memory, .. } => {
+                    Some((application.0, *compute, *memory))
+                }
+                _ => None,
+            })
+            .collect();
+        use Level::{High, Low, Medium};
+        assert_eq!(levels, [(1, High, Low), (2, Low, High), (3, Medium, Low)]);
+        let pair = |first, second, verdict, throughput| Note::Pair {
+            first: ApplicationId(first),
+            second: ApplicationId(second),
+            verdict,
+            throughput,
+        };
+        let pairs = [
+            pair(1, 2, Verdict::Lost, Some(0.75)),
+            pair(1, 3, Verdict::Solo, None),
+            pair(2, 3, Verdict::Corun, None),
+        ];
+        assert_eq!(notes[3..], pairs);
+    }
+
+    #[test]
+    fn of_more_pairs_than_are_remembered_the_first_is_forgotten() {
+        let mut table = thirds();
+        let pair = |id| [candidate(id, 0.9, 0.1), candidate(10_000, 0.1, 0.9)];
+        let tried = |table: &SlateTable, most| -> Vec<u32> {
+            (0..most).filter(|&id| !table.is_disputed(&pair(id))).collect()
+        };
+        let most = u32::try_from(MOST_PAIRS).unwrap();
+        (0..most).for_each(|id| table.learn(&pair(id), &[0.5, 0.4]));
+        assert!(tried(&table, most).into_iter().eq(0..most));
+        table.learn(&pair(most), &[0.5, 0.4]);
+        assert!(tried(&table, most + 1).into_iter().eq(1..=most));
+        // The newest stays, also where its applications are older than all others.
+        table.learn(&pair(0), &[0.5, 0.4]);
+        assert!(tried(&table, most + 1).into_iter().eq([0].into_iter().chain(2..=most)));
     }
 }

@@ -294,4 +294,77 @@ mod tests {
         assert!(!rounds(&[1000, 1100, 900, 1000]));
         assert!(!rounds(&[]));
     }
+
+    /// Rounds of 10,000 CTAs in 100 µs, the first slower and the last faster by a part: the
+    /// standard error of their mean is √(2 part² ÷ (3 × 2)) = part ÷ √3, and 1 % may be.
+    #[test]
+    fn three_rounds_are_alike_by_the_error_of_their_mean() {
+        let is_steady = |part_of_10_000: u64| {
+            let mut rounds = Rounds::default();
+            let mut ctas = 0;
+            rounds.edge(Nanos(0), ctas, 9_000);
+            for (now, done) in
+                [(1, 10_000 - part_of_10_000), (2, 10_000), (3, 10_000 + part_of_10_000)]
+            {
+                ctas += done;
+                rounds.edge(Nanos(now * 100_000), ctas, 9_000);
+            }
+            assert!((rounds.mean - 0.1).abs() < 1e-12 && rounds.count == 3, "{rounds:?}");
+            rounds.are_steady()
+        };
+        assert_eq!([0, 165, 190].map(is_steady), [true, true, false]);
+    }
+
+    #[test]
+    fn a_round_is_as_many_ctas_as_are_in_flight_or_eight() {
+        let mut rounds = Rounds::default();
+        // Halves of a round, then one and a half of one; at one moment there is no speed.
+        for (now, ctas) in [(0, 0), (5, 50), (10, 100), (25, 250), (25, 400), (40, 400)] {
+            rounds.edge(Nanos(now), ctas, 100);
+        }
+        assert_eq!((rounds.count, rounds.begin), (3, Some((Nanos(40), 400))));
+        for (in_flight, round) in [(0, 8), (1, 8), (100, 100)] {
+            let marks = Marks::new(Nanos(0), Reading { in_flight, ..Reading::default() });
+            assert_eq!(marks.round(), round);
+        }
+    }
+
+    /// Launches of 40 CTAs, 10 of which are in flight: a round every 100 ns.
+    fn regular(rounds: u64) -> Marks {
+        let reading = |ctas| {
+            let total = Progress { ctas, traffic: None };
+            Reading { total, in_flight: 10, launched: 40, ..Reading::default() }
+        };
+        let mut marks = Marks::new(Nanos(0), reading(0));
+        (1..=rounds).for_each(|round| marks.see(Nanos(round * 100), reading(round * 10)));
+        marks
+    }
+
+    /// The first edge is behind the first round.
+    #[test]
+    fn a_whole_launch_counts_where_it_is_three_quarters_of_all() {
+        // Launches are whole behind the fifth and the ninth round.
+        for (rounds, ctas) in [(4, 30), (5, 40), (6, 40), (7, 60), (8, 70), (9, 80), (10, 80)] {
+            let done = regular(rounds).done(Nanos(rounds * 100), 0);
+            assert_eq!((done.progress.ctas, done.span), (ctas, Nanos(ctas * 10)), "{rounds}");
+            assert_eq!(done.rounds, Some(4.0));
+        }
+        // A single edge is no measure: the whole interval is.
+        let done = regular(1).done(Nanos(250), 0);
+        assert_eq!((done.progress.ctas, done.span), (10, Nanos(250)));
+        let nothing = Marks::new(Nanos(0), Reading::default()).done(Nanos(100), 3);
+        assert_eq!((nothing.rounds, nothing.warm_up_ctas), (None, 3));
+    }
+
+    #[test]
+    fn a_pause_is_longer_than_three_rounds_and_an_eighth_of_the_interval() {
+        // Rounds of 100 ns.
+        assert!(!regular(6).has_paused(Nanos(900)));
+        assert!(regular(6).has_paused(Nanos(901)));
+        // 400 of 6,400 ns are less than an eighth, 1,000 of 7,000 are more.
+        assert!(!regular(60).has_paused(Nanos(6_400)));
+        assert!(regular(60).has_paused(Nanos(7_000)));
+        // Who has paused is measured by whole launches, however many rounds follow.
+        assert_eq!(regular(7).done(Nanos(1_001), 0).progress.ctas, 40);
+    }
 }

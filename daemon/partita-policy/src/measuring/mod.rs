@@ -244,6 +244,7 @@ impl Speed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_model::Traffic;
 
     const REQUEST: IntervalRequest = IntervalRequest {
         warm_up: Cycles(100),
@@ -499,5 +500,37 @@ mod tests {
         assert_eq!(speed(5, 10).relative_to(&speed(0, 10)), None);
         assert_eq!(speed(5, 0).relative_to(&speed(5, 10)), None);
         assert!(speed(most, 1).relative_to(&speed(1, most)).unwrap().is_finite());
+    }
+
+    /// Programs that bring new kernels for ever begin an interval again four times.
+    #[test]
+    fn restarts_are_bounded() {
+        let mut intervals = intervals();
+        for (step, counting) in (0..20).zip([false, true].into_iter().cycle()) {
+            let mut readings = readings(&[(1, 0, 1)]);
+            readings.values_mut().for_each(|reading| reading.counting = counting);
+            assert_eq!(intervals.observe(Nanos(step), true, &readings), None);
+        }
+        assert_eq!(intervals.restarts, 4);
+    }
+
+    #[test]
+    fn speeds_compare_by_instructions_where_both_have_some() {
+        let speed = |ctas, instructions: Option<u64>, busy_cycles| {
+            let traffic = instructions
+                .map(|warp_instructions| Traffic { warp_instructions, ..Traffic::default() });
+            Speed { progress: Progress { ctas, traffic }, busy_cycles }
+        };
+        let relative = |mine, others| speed(5, mine, 10).relative_to(&speed(50, others, 20));
+        // 100 in 10 cycles by 50 in 20; or 5 CTAs in 10 by 50 in 20.
+        for (mine, others, expected) in [
+            (Some(100), Some(50), 4.0),
+            (Some(100), None, 0.2),
+            (None, Some(50), 0.2),
+            (Some(100), Some(0), 0.2),
+        ] {
+            let found = relative(mine, others).unwrap();
+            assert!((found - expected).abs() < 1e-12, "{mine:?} {others:?}: {found}");
+        }
     }
 }

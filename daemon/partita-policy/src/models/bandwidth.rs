@@ -313,4 +313,20 @@ mod tests {
             "calibration: dram_utilisation must be a positive number of at most 1"
         );
     }
+
+    #[test]
+    fn borders_belong_to_what_is_within() {
+        let all = Calibration { dram_utilisation: 1.0, ..gpu() };
+        assert_eq!(check_calibration(&all), Ok(()));
+        // The interconnect carries just what is asked for.
+        let just = Calibration {
+            noc_bytes_per_second: demand(&gpu(), 1000.0),
+            llc_bytes_per_second: 1e15,
+            dram_bytes_per_second: 1e15,
+            ..gpu()
+        };
+        let traffic = Traffic::exact(1, 1000, 1000, 500);
+        let (class, _) = classify(&just, &traffic, SupplyModel::Bottleneck).unwrap();
+        assert_eq!(class, Class::Compute, "demand above supply is memory-intensive");
+    }
 }

@@ -210,5 +210,8 @@ mod tests {
         assert_eq!(kind(of(1, Some(50.0)), of(2, Some(80.0))), Some(Kind(2)));
         assert_eq!(kind(of(1, Some(200.0)), of(2, Some(80.0))), Some(Kind(1)));
         assert_eq!(kind(of(1, Some(200.0)), of(2, None)), Some(Kind(2)), "by CTAs");
+        // 10 CTAs of 50 ns take longer than one of 200 ns.
+        let many = [(of(1, Some(50.0)), 10.0), (of(2, Some(200.0)), 1.0)];
+        assert_eq!(Character::mean(&many).unwrap().kind, Some(Kind(1)));
     }
 }

@@ -195,4 +195,34 @@ mod tests {
         let unknown = Character { alone: None, ..character(1.0, 1.0, 1.0, 0.1) };
         assert_eq!(Needs::of(&HARDWARE, &unknown), None);
     }
+
+    /// More than a border is beyond it; the border itself is not.
+    #[test]
+    fn rules_have_sharp_borders() {
+        let rules = ContentionRules {
+            memory: 0.6,
+            memory_cache: 0.3,
+            cache: 0.4,
+            ratio: 0.2,
+            issue: 0.05,
+            otherwise: None,
+        };
+        for (dram, llc, issue, ratio, class) in [
+            (0.61, 0.5, 0.1, 0.1, Some(Memory)),
+            (0.6, 0.5, 0.1, 0.1, Some(MemoryCache)),
+            (0.3, 0.5, 0.1, 0.1, Some(Cache)),
+            (0.1, 0.4, 0.1, 0.1, Some(Compute)),
+            // Many memory instructions and a low IPC.
+            (0.1, 0.1, 0.04, 0.3, Some(Cache)),
+            (0.1, 0.1, 0.05, 0.3, None),
+            (0.1, 0.1, 0.06, 0.3, None),
+            (0.1, 0.1, 0.04, 0.2, None),
+            (0.1, 0.1, 0.06, 0.2, None),
+            (0.1, 0.1, 0.05, 0.1, None),
+            (0.1, 0.1, 0.06, 0.1, Some(Compute)),
+        ] {
+            let needs = Needs { dram, llc, issue, ratio };
+            assert_eq!(rules.class(&needs), class, "{needs:?}");
+        }
+    }
 }

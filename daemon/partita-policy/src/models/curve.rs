@@ -202,4 +202,25 @@ mod tests {
         near(on(24, 3, 6), 1.0 + 0.5_f64.sqrt().sqrt());
         assert!(on(0, 0, 0).is_finite());
     }
+
+    /// Speed that grows with each SM alike is of a `left` near 1; speed that does not grow, near 0.
+    #[test]
+    fn a_fit_stays_between_its_bounds() {
+        let linear = [(6, 1.0), (12, 2.0), (24, 4.0)];
+        let flat = [(6, 1.0), (12, 1.0), (24, 1.0)];
+        for (measured, bounds, expected) in [
+            (&linear[..], (0.2, 0.6), 0.6),
+            (&flat[..], (0.2, 0.6), 0.2),
+            (&linear[..], (0.0, 5.0), 0.999),
+            (&flat[..], (0.0, 5.0), 0.001),
+        ] {
+            let found = Curve::fitted(24, None, 7.0, bounds, measured);
+            assert!((found.left - expected).abs() < 1e-9, "{bounds:?}: {found:?}");
+        }
+        assert!((Curve::fitted(24, None, 7.0, (0.2, 5.0), &[]).left - 0.999).abs() < 1e-9);
+        // Slots that are no number of SMs say nothing.
+        for slots in [0.0, -1.0, f64::NAN] {
+            assert!((full(Some(slots), 7) - 1.0).abs() < 1e-12, "{slots}");
+        }
+    }
 }

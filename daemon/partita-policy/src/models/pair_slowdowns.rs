@@ -239,4 +239,26 @@ mod tests {
             (0..=PairSlowdowns::MOST as u64).map(|of| PairSlowdown { of: Kind(of), ..entry });
         assert!(error(many.collect()).contains("too many"));
     }
+
+    /// Vectors of the algorithm's authors: <http://www.isthe.com/chongo/tech/comp/fnv/>.
+    #[test]
+    fn kinds_are_fnv_1a() {
+        for (text, hash) in [
+            ("", 0xcbf2_9ce4_8422_2325),
+            ("a", 0xaf63_dc4c_8601_ec8c),
+            ("foobar", 0x8594_4171_f739_67e8),
+        ] {
+            assert_eq!(Kind::of(text.bytes()), Kind(hash), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_full_table_without_a_slowdown_is_one() {
+        assert!(PairSlowdowns::default().is_empty());
+        let entry = PairSlowdown { of: Kind(1), beside: Kind(2), slowdown: 1.0, measured: 1 };
+        let most = u64::try_from(PairSlowdowns::MOST).unwrap();
+        let entries: Vec<_> = (0..most).map(|of| PairSlowdown { of: Kind(of), ..entry }).collect();
+        let table = PairSlowdowns::try_from(entries).unwrap();
+        assert!(table.len() == PairSlowdowns::MOST && !table.is_empty());
+    }
 }

@@ -613,4 +613,24 @@ mod tests {
             }
         });
     }
+
+    /// Half of the LLC is enough for 256 KiB, whatever the launch.
+    #[test]
+    fn what_fits_half_of_the_llc_hits_for_certain() {
+        let fits = rounds(1, 1 << 13);
+        assert_eq!((fits.hits_least, fits.hits, fits.hits_most), (7 << 13, 7 << 13, 7 << 13));
+    }
+
+    /// Each sector is read, written, written again: one access misses, one makes it dirty.
+    #[test]
+    fn what_is_not_recorded_is_made_dirty_as_often_as_the_last_records() {
+        let kinds = [RECORD_LOAD, RECORD_WRITES, RECORD_WRITES];
+        let records: Vec<u64> =
+            (0..4096).flat_map(|sector| kinds.map(|kind| record(kind, 0, sector))).collect();
+        let counts =
+            Counts { ctas: 10, sectors: 122_880, past_sectors: 81_920, ..Counts::default() };
+        let found =
+            Replay::new(L1, LLC).launch(&Recorded { counts, records: &records, launch_ctas: 1000 });
+        assert_eq!((found.accesses, found.hits, found.dirtied), (122_880, 81_920, 40_960));
+    }
 }

@@ -98,6 +98,8 @@ mod tests {
         let close = |found: Option<f64>, wanted: f64| (found.unwrap() / wanted - 1.0).abs() < 1e-9;
         assert!(close(compute_intensity(&profile()), 1000.0 / 3.0 / 2e-6));
         assert!(close(memory_intensity(&profile()), 50.0 * 32.0 / 3.0 / 2e-6));
-        assert_eq!(compute_intensity(&KernelProfile { cta_time: None, ..profile() }), None);
+        for cta_time in [None, Some(Nanos(0))] {
+            assert_eq!(compute_intensity(&KernelProfile { cta_time, ..profile() }), None);
+        }
     }
 }

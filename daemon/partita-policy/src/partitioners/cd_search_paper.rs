@@ -369,3 +369,7 @@ fn speed(seen: &ApplicationSample) -> Option<Speed> {
     (busy_cycles > 0 && seen.progress.ctas > 0)
         .then_some(Speed { progress: seen.progress, busy_cycles })
 }
+
+#[cfg(test)]
+#[path = "cd_search_paper_tests.rs"]
+mod tests;

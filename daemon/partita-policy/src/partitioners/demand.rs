@@ -180,4 +180,43 @@ mod tests {
             prop_assert!(counts.iter().all(|count| *count > 0), "{:?}", counts);
         }
     }
+
+    #[test]
+    fn demand_is_supply_by_the_hit_rate_at_most_all_sms() {
+        // All SMs ask for 64 GB/s, as much as the LLC delivers.
+        let hardware =
+            Calibration { noc_bytes_per_second: 64e9, llc_bytes_per_second: 64e9, ..hardware() };
+        let useful = |change: fn(&mut Character)| {
+            let mut application = application(1, Some((4.0, 1e6)));
+            application.character.as_mut().map(change);
+            Demand::new(hardware).useful(&application, 16)
+        };
+        // DRAM's 16 GB/s are all that there is where all accesses miss, half of what there is where
+        // a half misses, and no limit where a quarter does.
+        assert_eq!(useful(|_| {}), 4);
+        assert_eq!(useful(|of| of.dram_sectors /= 2.0), 8);
+        assert_eq!(useful(|of| of.dram_sectors /= 4.0), 16);
+        // Of what was not counted nothing is known.
+        assert_eq!(useful(|of| of.warp_instructions = 0.0), 16);
+        assert_eq!(useful(|of| of.llc_sectors = 0.0), 16);
+    }
+
+    #[test]
+    fn notes_are_about_shares_where_there_are_some() {
+        let notes = |sms, applications: Vec<ApplicationSample>| {
+            let sms = SmSet::range(0, sms);
+            let (now, cause, interval) = (Nanos(0), Cause::Membership, None);
+            Demand::new(hardware()).step(&Sample { now, cause, interval, sms, applications }).notes
+        };
+        let (memory, compute) =
+            (application(1, Some((4.0, 1e6))), application(2, Some((0.1, 1e6))));
+        let alone = Note::Alone { application: ApplicationId(1) };
+        assert_eq!(notes(16, vec![memory.clone()]), [alone]);
+        let demand =
+            |id, useful, gets| Note::Demand { application: ApplicationId(id), useful, gets };
+        assert_eq!(notes(16, vec![memory, compute.clone()]), [demand(1, 4, 3), demand(2, 16, 13)]);
+        // Without SMs there are no shares.
+        let other = application(1, None);
+        assert_eq!(notes(0, vec![other, compute]), [demand(1, 0, 0), demand(2, 0, 0)]);
+    }
 }

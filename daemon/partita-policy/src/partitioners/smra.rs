@@ -537,3 +537,7 @@ mod tests {
         }
     }
 }
+
+#[cfg(test)]
+#[path = "smra_tests.rs"]
+mod step_tests;

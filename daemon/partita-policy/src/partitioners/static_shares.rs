@@ -178,4 +178,20 @@ mod tests {
         let none = Note::NoShare { application: application(3), gets: 12 };
         assert_eq!(decision.notes, [by(1, 2, 4), by(2, 0, 8), none]);
     }
+
+    #[test]
+    fn the_entry_that_says_more_goes_before_that_of_everyone() {
+        let everyone = share(None, None, 4);
+        for more in [share(Some(1000), None, 8), share(None, Some("train"), 8)] {
+            let application = ApplicationSample {
+                tenant: TenantId(1000),
+                tag: Some("train".to_owned()),
+                ..ApplicationSample::unseen(1)
+            };
+            for shares in [[everyone.clone(), more.clone()], [more.clone(), everyone.clone()]] {
+                let at = shares.iter().position(|share| *share == more);
+                assert_eq!(StaticShares::new(shares.to_vec()).share_of(&application), at);
+            }
+        }
+    }
 }

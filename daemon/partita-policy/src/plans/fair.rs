@@ -200,4 +200,10 @@ mod tests {
             }
         }
     }
+
+    #[test]
+    fn bounds_contain_their_ends() {
+        let bounds = bounds(3, 5, 1);
+        assert_eq!([2, 3, 5, 6].map(|sms| bounds.contain(sms)), [false, true, true, false]);
+    }
 }

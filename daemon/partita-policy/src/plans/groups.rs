@@ -332,4 +332,13 @@ mod tests {
             prop_assert_eq!(union, SmSet::range(0, start), "nothing is lost");
         }
     }
+
+    /// One SM is left. Who lost its only one gets it before one that lost three of five.
+    #[test]
+    fn of_what_is_left_who_has_none_gets_the_first() {
+        let before = plan(&[sms([0]), sms([1, 2, 3, 4, 5]), sms([6, 7])]);
+        let given = BTreeMap::from([(ApplicationId(3), sms([0, 3, 4, 5]))]);
+        let after = share_rest(&before, &sms([1, 2, 6]), given, |_| u16::MAX);
+        assert_eq!(after, plan(&[sms([6]), sms([1, 2]), sms([0, 3, 4, 5])]));
+    }
 }

@@ -85,4 +85,17 @@ mod tests {
         }
         assert!(turns.len() == 5 && turns.values().all(|turns| *turns >= 5), "{turns:?}");
     }
+
+    /// So many places are kept; those of applications that are away go first.
+    #[test]
+    fn places_are_forgotten_in_the_end() {
+        let mut rota = Rota::default();
+        let ids = |from: u32, to: u32| -> BTreeSet<ApplicationId> {
+            (from..to).map(ApplicationId).collect()
+        };
+        assert_eq!(rota.choose(Nanos(0), &ids(0, 4_100), 1).len(), 1);
+        assert_eq!(rota.queue.len(), 4_100, "all of them are there");
+        assert_eq!(rota.choose(Nanos(1), &ids(5_000, 5_002), 1), ids(5_000, 5_001));
+        assert_eq!(rota.queue.len(), REMEMBERED);
+    }
 }

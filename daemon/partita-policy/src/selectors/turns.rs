@@ -588,4 +588,61 @@ mod tests {
         let selected = turns.step(&known(now + 1, &[1, 2]));
         assert_eq!((ids(&selected).len(), parts(&selected).len()), (1, 0));
     }
+
+    #[test]
+    fn so_many_are_remembered() {
+        let mut turns = turns();
+        let of = |id| Candidate { application: ApplicationId(id), character: None };
+        let candidates: Vec<Candidate> = (0..8_195).map(of).collect();
+        turns.remember(&known(0, &[]), &candidates);
+        assert_eq!(turns.members.len(), 8_192);
+        assert!(!turns.members.contains_key(&ApplicationId(2)), "those that came first go");
+    }
+
+    #[test]
+    fn only_a_meeting_to_the_end_makes_known() {
+        let with = |now, six: ApplicationSample| sample(now, vec![application(5, Some(1.0)), six]);
+        // What cannot be known takes its turns; once it can be, it is met.
+        let mut turns = turns();
+        let unprofiled = ApplicationSample { profiled: false, ..application(6, None) };
+        let mut now = 0;
+        for _ in 0..4 {
+            turns.step(&with(now, unprofiled.clone()));
+            now = end(&turns);
+        }
+        let selected = turns.step(&with(now, application(6, None)));
+        assert_eq!(ids(&selected), [6]);
+        assert_eq!(selected.notes[0], Note::Met { application: ApplicationId(6) });
+        // It goes away before that has ended, and is met when it comes back.
+        assert_eq!(ids(&turns.step(&known(now + 1, &[5, 7]))), [5]);
+        assert_eq!(ids(&turns.step(&with(now + 2, application(6, None)))), [6]);
+        // Known at the very end of it, it need not be met again.
+        assert_eq!(ids(&turns.step(&with(end(&turns), application(6, Some(3.0))))), [5]);
+    }
+
+    /// No CTA in an interval is no speed, and an interval of the partitioner is no dispute.
+    #[test]
+    fn what_says_nothing_is_not_learnt() {
+        let pair = |now, cause, ctas| {
+            let ran = |id| ApplicationSample {
+                progress: Progress { ctas, traffic: None },
+                span: Cycles(1000),
+                busy: Cycles(1000),
+                partition: SmSet::range(0, 4),
+                ..application(id, Some(10.0))
+            };
+            Sample { cause, ..sample(now, vec![ran(3), ran(4)]) }
+        };
+        let mut turns = turns();
+        for (now, cause, ctas, learnt) in [
+            (0, Cause::Membership, 60, 0),
+            (1, Cause::Interval, 0, 0),
+            (2, Cause::Membership, 60, 0),
+            (3, Cause::Interval, 60, 1),
+            (4, Cause::Interval, 60, 1),
+        ] {
+            turns.step(&pair(now, cause, ctas));
+            assert_eq!(turns.adviser.learnt.len(), learnt, "at {now}");
+        }
+    }
 }

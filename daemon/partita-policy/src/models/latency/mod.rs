@@ -194,4 +194,6 @@ impl Work {
 }
 
 #[cfg(test)]
+mod hand_tests;
+#[cfg(test)]
 mod tests;

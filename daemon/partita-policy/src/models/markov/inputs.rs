@@ -315,3 +315,107 @@ fn whole(field: &'static str, value: f64) -> Result<u32, ModelError> {
     let near = |whole: &u32| f64::from(*whole) + 0.5 > value;
     (1..=MOST_RESIDENT).find(near).ok_or(ModelError::field(field, value, wanted))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn near(found: f64, wanted: f64) {
+        assert!((found - wanted).abs() <= 1e-9 * wanted, "{found}, not {wanted}");
+    }
+
+    /// 100 of 1,000 instructions access 18 sectors each; four CTAs fit on each of 10 SMs.
+    fn character() -> Character {
+        Character {
+            warp_instructions: 1000.0,
+            memory_instructions: 100.0,
+            sectors: 1800.0,
+            llc_sectors: 1440.0,
+            dram_sectors: 720.0,
+            warps: 8.0,
+            ctas_per_sm: 4.0,
+            ctas_per_launch: 25.0,
+            ..Character::default()
+        }
+    }
+
+    #[test]
+    fn a_kernel_is_counted_by_accesses_of_two_kinds() {
+        let found = Workload::of(&character(), 10, 100.0).unwrap();
+        let expected = Workload {
+            memory_ratio: 0.1,
+            warp_instructions: 1000.0,
+            warps: 8,
+            ctas_fit: 4,
+            // 25 CTAs on 10 SMs.
+            ctas_alone: 3,
+            // 18 sectors are half of the way from 4 to 32.
+            uncoalesced: 0.5,
+            coalesced_sectors: 4.0,
+            uncoalesced_sectors: 32.0,
+            llc: 0.8,
+            dram: 0.4,
+            slots: 1.0,
+            base_cycles: 100.0,
+        };
+        assert_eq!(found, expected);
+        // Half of the least stalls are accesses: a stall has half of an access's sectors.
+        let few = Character { memory_instructions: 1000.0 / 512.0, ..character() };
+        let few = Workload::of(&Character { sectors: 6.0, ..few }, 10, 100.0).unwrap();
+        near(few.memory_ratio, 1.0 / 256.0);
+        // 6 × 512 ÷ 1000 = 3.072 sectors an access.
+        near(few.coalesced_sectors, 1.536);
+        near(few.uncoalesced_sectors, 16.0);
+        // A launch of unknown size fills the SM.
+        let unknown = Character { ctas_per_launch: 0.0, ..character() };
+        assert_eq!(Workload::of(&unknown, 10, 100.0).unwrap().ctas_alone, 4);
+        let many = Character { ctas_per_launch: 900.0, ..character() };
+        assert_eq!(Workload::of(&many, 10, 100.0).unwrap().ctas_alone, 4);
+    }
+
+    /// Eight units of four warps: an LLC that serves a sector in 3 cycles, DRAM in 10.
+    fn side() -> Side {
+        let sm =
+            Sm { sms: 10, issue_rate: 4.0, port_cycles: 2.0, llc_cycles: 3.0, dram_cycles: 10.0 };
+        let workload = Workload {
+            ctas_alone: 4,
+            uncoalesced: 0.25,
+            ..Workload::of(&character(), 10, 100.0).unwrap()
+        };
+        Side::new(&sm, 8, &workload, 4)
+    }
+
+    #[test]
+    fn work_waits_in_front_of_the_bottleneck() {
+        let side = side();
+        assert_eq!(side.units, 8);
+        near(side.unit_warps, 4.0);
+        // 0.8 × 3 cycles of the LLC by 0.4 × 10 of DRAM.
+        near(side.work_cycles[0], 4.0 * 0.6 * 3.0);
+        near(side.work_cycles[1], 4.0 * 10.0);
+        let Side { unloaded_cycles: [coalesced, uncoalesced], .. } = side;
+        near(coalesced, 100.0 + 4.0 * 2.0);
+        near(uncoalesced, 100.0 + 32.0 * 2.0);
+    }
+
+    #[test]
+    fn the_longer_wait_counts() {
+        // 0.8 × 100 and 0.4 × 10; then 0.8 × 10 and 0.4 × 200.
+        for queues in [[100.0, 10.0], [10.0, 200.0]] {
+            let (latency, sectors) = side().mean(queues);
+            let [coalesced, uncoalesced] = [0.75 * (108.0 + 80.0), 0.25 * (164.0 + 80.0)];
+            near(latency, coalesced + uncoalesced);
+            near(sectors, (coalesced * 4.0 + uncoalesced * 32.0) / latency);
+        }
+    }
+
+    /// Four units wait, each for k sectors: a wait of w = 0.4 × 40 × 4 × k = 64 k cycles at DRAM.
+    /// Of accesses of 108 + w and 164 + w cycles the mean that waits has
+    /// k = (3 (108 + w) + 8 (164 + w)) ÷ (122 + w) sectors. So w² − 582 w − 104,704 = 0.
+    #[test]
+    fn latencies_and_waiting_accesses_agree() {
+        let wait = f64::midpoint(582.0, (582.0_f64 * 582.0 + 4.0 * 104_704.0).sqrt());
+        let [found] = latencies(&[side()], [4]);
+        assert!((found / (122.0 + wait) - 1.0).abs() < 0.01, "{found}, not 122 + {wait}");
+    }
+}

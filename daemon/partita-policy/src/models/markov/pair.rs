@@ -188,3 +188,59 @@ fn ipc(sm: &Sm, sides: &[Side; 2]) -> Result<[f64; 2], ModelError> {
 fn idle_of(state: usize, other: &Side) -> [usize; 2] {
     [state / (other.units + 1), state % (other.units + 1)]
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::markov::Workload;
+    use partita_model::Calibration;
+
+    const HARDWARE: Calibration = Calibration {
+        sms: 24,
+        sm_clock_khz: 1_400_000,
+        warp_instructions_per_cycle: 1.0,
+        access_bytes: 32,
+        noc_bytes_per_second: 1.0e12,
+        llc_bytes_per_second: 4.3e11,
+        dram_bytes_per_second: 1.77e11,
+        dram_utilisation: 0.5,
+    };
+
+    /// Two kernels without accesses, of which `fit` CTAs fit: together they do what they do one
+    /// after the other, whatever the ratio.
+    fn ratios(fit: [u32; 2]) -> (Vec<[u32; 2]>, [u32; 2]) {
+        let model = Model::new(&HARDWARE, 8).unwrap();
+        let kernels = fit.map(|ctas| {
+            let workload = Workload {
+                memory_ratio: 0.0,
+                warp_instructions: 1_000.0,
+                warps: 6,
+                ctas_fit: ctas,
+                ctas_alone: ctas,
+                uncoalesced: 0.0,
+                coalesced_sectors: 4.0,
+                uncoalesced_sectors: 32.0,
+                llc: 1.0,
+                dram: 1.0,
+                slots: 1.0,
+                base_cycles: 400.0,
+            };
+            model.alone(workload).unwrap()
+        });
+        let kernels = [&kernels[0], &kernels[1]];
+        let all = model.ratios(kernels).unwrap().iter().map(|shared| shared.ctas).collect();
+        (all, model.chosen(kernels, Ratio::Profitable).unwrap().unwrap().ctas)
+    }
+
+    #[test]
+    fn of_alike_ratios_the_middle_one_is_chosen() {
+        // Six of the first kernel are as much as 20 of the second.
+        let (all, chosen) = ratios([6, 20]);
+        assert_eq!(all, [[1, 16], [2, 13], [3, 10], [4, 6], [5, 3]]);
+        assert_eq!(chosen, [3, 10]);
+        // Of 20 ratios the middles of five parts.
+        let (all, chosen) = ratios([21, 21]);
+        assert_eq!(all, [[3, 18], [7, 14], [11, 10], [15, 6], [19, 2]]);
+        assert_eq!(chosen, [11, 10]);
+    }
+}

@@ -95,6 +95,9 @@ impl CdSearch {
     /// those before is kept, and those now go on where they were, or begin.
     pub(super) fn change_group(&mut self, sample: &Sample) -> Decision {
         let before: Group = self.members.iter().map(|m| (m.application, m.bounds)).collect();
+        let group: Group = sample.applications.iter().map(|a| (a.application, a.bounds)).collect();
+        // Taken first, because the group that leaves may take the place of the one that returns.
+        let known = self.groups.take(&group, sample.sms);
         if before.len() > 1 {
             let found = Found {
                 sms: self.sms,
@@ -108,8 +111,7 @@ impl CdSearch {
             };
             self.groups.keep(before, found);
         }
-        let group: Group = sample.applications.iter().map(|a| (a.application, a.bounds)).collect();
-        let known = self.groups.take(&group, sample.sms);
+        let known = known.or_else(|| self.groups.take(&group, sample.sms));
         let Some(found) = known.or_else(|| self.groups.alike(&group, sample.sms)) else {
             self.pauses = Pauses::new(self.settings.pause);
             return self.begin(sample, Vec::new());

@@ -353,3 +353,6 @@ impl Partitioner for CdSearch {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -186,3 +186,7 @@ impl View<'_> {
         (!self.of.search.was_tried(&counts)).then_some(counts)
     }
 }
+
+#[cfg(test)]
+#[path = "objectives_tests.rs"]
+mod tests;
