@@ -17,6 +17,8 @@ struct Case {
     first: Vec<i32>,
     /// Of columns.
     offsets: Vec<i32>,
+    /// `first` has a column and four rows of a tensor of two dimensions.
+    listed: bool,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +55,7 @@ fn case(data_type: u32, extents: &[u64], tile: &[u32], first: &[i32]) -> Case {
     let mut whole = [0; MAX_RANK];
     whole[..rank].copy_from_slice(tile);
     spec.part = TensorPart::Tiled { extents: whole };
-    Case { spec, first: first.to_vec(), offsets: Vec::new() }
+    Case { spec, first: first.to_vec(), offsets: Vec::new(), listed: false }
 }
 
 /// A copy of `pixels` pixels with `channels` channels each, from an image and the corners of its
@@ -136,6 +138,13 @@ impl Case {
     /// The steps to each element of a tile.
     fn steps(&self) -> Vec<Vec<i64>> {
         let TensorPart::Tiled { extents } = self.spec.part else { return self.pixels() };
+        if let [_, rows @ ..] = self.first.as_slice()
+            && self.listed
+        {
+            let inner = i64::from(extents[0]);
+            let steps = rows.iter().map(|row| i64::from(row - rows[0]));
+            return steps.flat_map(|row| (0..inner).map(move |at| vec![row, at])).collect();
+        }
         let mut tile = vec![vec![]];
         for dimension in (0..self.rank()).rev() {
             let step = if dimension == 0 { 1 } else { self.spec.element_strides[dimension] };
@@ -196,6 +205,7 @@ impl Case {
         let moves: Vec<String> = moves.collect();
         let (load, store) = match of_columns {
             true => ("im2col", "im2col_no_offs"),
+            false if self.listed => ("tile::gather4", "tile::scatter4"),
             false => ("tile", "tile"),
         };
         let copy = match way {
@@ -271,7 +281,7 @@ impl Case {
     }
 
     fn attempt(&self, way: Way, timing: Timing) -> Result<[Vec<u8>; 4], DirectError> {
-        let whole = self.first.len() == self.rank();
+        let whole = self.listed || self.first.len() == self.rank();
         let elements = if whole { self.elements().len() } else { 0 };
         let bytes = elements * self.spec.element_bytes() as usize;
         let pattern = |count: usize, factor: usize| -> Vec<u8> {
@@ -397,6 +407,34 @@ fn tiles_are_added_to_the_tensor() {
     assert!(compared >= 2_000, "{compared} elements");
 }
 
+/// PTX ISA, ".tile::scatter4 and .tile::gather4 modes".
+#[test]
+fn rows_that_a_list_names() {
+    let of_rows = |data_type, extents, inner, first: [i32; 5]| Case {
+        listed: true,
+        ..case(data_type, extents, &[inner, 1], &first)
+    };
+    let cases = [
+        of_rows(F16, &[100, 50], 64, [0, 7, 3, 49, 0]),
+        of_rows(F16, &[100, 50], 64, [37, 2, 2, 50, -1]).with(|spec| spec.fill = 1),
+        of_rows(U32, &[90, 30], 32, [-8, 29, 11, 5, 4]).with(|spec| spec.swizzle = 3),
+        of_rows(U8, &[300, 20], 128, [16, 1, 18, 3, 6]).with(|spec| spec.swizzle = 3),
+        of_rows(F64, &[40, 9], 8, [3, 8, 0, 4, 2]).with(|spec| spec.swizzle = 2),
+        of_rows(U8, &[64, 300], 32, [32, 299, 256, 255, 0]).with(|spec| spec.swizzle = 1),
+    ];
+    let mut compared = 0;
+    for case in &cases {
+        for way in [Way::Load, Way::Multicast] {
+            compared += case.check(way);
+        }
+        // Two elements of the list at one place have no order.
+        if case.first[1] != case.first[2] {
+            compared += case.check(Way::Store);
+        }
+    }
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
 #[test]
 fn columns_of_images() {
     let small = |spec: &mut TensorMapSpec| spec.element_strides = [1, 2, 1, 1, 1];
@@ -446,6 +484,7 @@ fn maps_that_do_not_fit_are_faults() {
         (fine.clone().with(|spec| spec.swizzle = 9), "swizzle is 9"),
         (three, "it has 2 dimensions and the instruction 3"),
         (other, "it has 2 dimensions and the instruction 1"),
+        (Case { listed: true, first: vec![0; 5], ..fine.clone() }, "it is of another kind"),
     ] {
         let said = fault(&case);
         assert!(said.contains(part), "no `{part}` in: {said}");

@@ -8,7 +8,7 @@ use partita_device::{Device, Event, Horizon, ModuleFacts};
 use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_model::{ModuleId, WindowId};
 
-const TABLES: [(&str, &str); 8] = [
+const TABLES: [(&str, &str); 9] = [
     ("integer", include_str!("variants/integer.txt")),
     ("float", include_str!("variants/float.txt")),
     ("cluster", include_str!("variants/cluster.txt")),
@@ -16,6 +16,7 @@ const TABLES: [(&str, &str); 8] = [
     ("memory", include_str!("variants/memory.txt")),
     ("together", include_str!("variants/together.txt")),
     ("matrix", include_str!("variants/matrix.txt")),
+    ("blackwell", include_str!("variants/blackwell.txt")),
     ("old", include_str!("variants/old.txt")),
 ];
 

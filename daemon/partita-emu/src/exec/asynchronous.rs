@@ -2,8 +2,9 @@
 
 use super::access::weak;
 use super::async_store::{self, AsyncStore};
-use super::bulk::{self, BulkKind, BulkOp};
+use super::bulk::{self, BulkKind, BulkOp, FillOp};
 use super::inst::{Inst, Source, Target};
+use super::launch_control::{self, CancelOp};
 use super::mbarrier::{self, MbarrierOp};
 use super::state::Core;
 use super::step::{Env, Trouble};
@@ -23,6 +24,10 @@ pub enum AsyncOp {
     Replace(ReplaceOp),
     /// `st.async` or `red.async`.
     Store(AsyncStore),
+    /// `st.bulk`
+    Fill(FillOp),
+    /// `clusterlaunchcontrol.try_cancel`
+    Cancel(CancelOp),
 }
 
 impl AsyncOp {
@@ -32,6 +37,8 @@ impl AsyncOp {
         let mut sources = [Source::None; 12];
         match *self {
             AsyncOp::Mbarrier(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
+            AsyncOp::Cancel(op) => sources[..2].copy_from_slice(&[op.address, op.mbarrier]),
+            AsyncOp::Fill(op) => sources[..2].copy_from_slice(&[op.address, op.bytes]),
             AsyncOp::Replace(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
             AsyncOp::Tensor(op) => {
                 let (mbarrier, ctas) = match op.kind {
@@ -63,9 +70,12 @@ impl AsyncOp {
     pub fn target(&self) -> Target {
         match self {
             AsyncOp::Mbarrier(op) => op.target,
-            AsyncOp::Bulk(_) | AsyncOp::Tensor(_) | AsyncOp::Replace(_) | AsyncOp::Store(_) => {
-                Target::None
-            }
+            AsyncOp::Bulk(_)
+            | AsyncOp::Tensor(_)
+            | AsyncOp::Replace(_)
+            | AsyncOp::Store(_)
+            | AsyncOp::Fill(_)
+            | AsyncOp::Cancel(_) => Target::None,
         }
     }
 }
@@ -88,6 +98,8 @@ pub fn execute(
         match &program.async_ops[i.imm as usize] {
             AsyncOp::Mbarrier(op) => mbarrier::execute(core, op, env, (w, mask, pc))?,
             AsyncOp::Bulk(op) => bulk::execute(core, op, env, (w, mask, pc))?,
+            AsyncOp::Cancel(op) => launch_control::execute(core, op, env, (w, mask, pc))?,
+            AsyncOp::Fill(op) => bulk::fill(core, op, env, (w, mask, pc))?,
             AsyncOp::Tensor(op) => tensor_copy::execute(core, op, env, (w, mask, pc))?,
             AsyncOp::Store(op) => async_store::execute(core, op, env, (w, mask, pc))?,
             AsyncOp::Replace(op) => tensormap::execute(core, op, env, (w, mask, pc))?,

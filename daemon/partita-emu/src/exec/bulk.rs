@@ -1,8 +1,8 @@
 //! Bulk copies between global memory and shared memory, and between CTAs of a cluster, with and
-//! without a reduction (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk"). A copy is done at once,
-//! so its group never waits.
+//! without a reduction, and `st.bulk` (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "st.bulk").
+//! A copy is done at once, so its group never waits.
 
-use super::access::{combine, read_bytes, write_bytes};
+use super::access::{combine, is_global, read_bytes, write_bytes};
 use super::cluster::mapa;
 use super::inst::{AtomicKind, AtomicOp, AtomicType, Source, Space, Target};
 use super::mbarrier;
@@ -44,6 +44,17 @@ pub struct BulkOp {
     pub to: Source,
     /// Source, in its own space.
     pub from: Source,
+    /// How many bytes.
+    pub bytes: Source,
+}
+
+/// `st.bulk`: zeros in shared memory.
+#[derive(Clone, Copy, Debug)]
+pub struct FillOp {
+    /// Shared or generic.
+    pub space: Space,
+    /// The first byte.
+    pub address: Source,
     /// How many bytes.
     pub bytes: Source,
 }
@@ -108,6 +119,47 @@ pub fn execute(
             (_, None) => env.trace.counts.global_stores += 1,
         }
         env.trace.range(kind, global, global.wrapping_add(bytes), pc);
+    }
+    Ok(())
+}
+
+/// The most bytes that `st.bulk` sets (PTX ISA, "st.bulk").
+const MOST_FILLED: u64 = 1 << 24;
+/// Its address and size are multiples of this many bytes.
+const FILLED: u64 = 8;
+
+/// Carries `st.bulk` out for the threads of a warp, one after the other.
+pub fn fill(
+    core: &mut Core<'_>,
+    op: &FillOp,
+    env: &mut Env<'_>,
+    (w, mask, pc): (usize, u32, usize),
+) -> Result<(), Box<Trouble>> {
+    for lane in lanes(mask) {
+        let site = (w + core.first_warp, lane, pc);
+        let at = op.space.generic(core.get(op.address, w, lane));
+        let bytes = core.get(op.bytes, w, lane);
+        let wrong = match () {
+            () if !at.is_multiple_of(FILLED) => Some("address is no multiple of 8"),
+            () if !bytes.is_multiple_of(FILLED) => Some("size is no multiple of 8"),
+            () if bytes > MOST_FILLED => Some("size is more than 16777216"),
+            () if is_global(at) => Some("address is not of shared memory"),
+            () => None,
+        };
+        if let Some(wrong) = wrong {
+            return Err(Box::new(Trouble {
+                kind: FaultKind::IllegalInstruction,
+                warp: site.0,
+                lane,
+                pc,
+                address: Some(at),
+                detail: format!("`st.bulk` whose {wrong}"),
+            }));
+        }
+        for offset in (0..bytes).step_by(FILLED as usize) {
+            write_bytes(env, site, at.wrapping_add(offset), &[0; FILLED as usize])?;
+        }
+        env.trace.counts.shared_accesses += 1;
     }
     Ok(())
 }

@@ -451,6 +451,12 @@ pub enum WarpKind {
     ReduxAnd,
     ReduxOr,
     ReduxXor,
+    /// `redux.sync.min.f32` and `max`; NaNs do not count unless `.NaN`.
+    ReduxF32 {
+        maximum: bool,
+        absolute: bool,
+        nan: bool,
+    },
     BarWarp,
     Elect,
 }

@@ -9,6 +9,7 @@
 //! ("Matrix Fragments for WMMA"); here they are tiles of the same shape. Its f16 fragments of A and
 //! B have more elements than the matrix; the further ones repeat the first.
 
+use super::narrow::{E2M1, E2M3, E3M2, Narrow};
 use super::rows::LANES;
 use std::sync::Arc;
 
@@ -21,6 +22,14 @@ pub enum Element {
     U4,
     E4m3,
     E5m2,
+    /// Six bits at the lower end of a byte.
+    E3m2,
+    /// Six bits at the lower end of a byte.
+    E2m3,
+    /// Four bits, two numbers a byte.
+    E2m1,
+    /// The same four bits in the middle of a byte.
+    E2m1InByte,
     S8,
     U8,
     F16,
@@ -37,8 +46,9 @@ impl Element {
     pub const fn width(self) -> usize {
         match self {
             Element::B1 => 1,
-            Element::S4 | Element::U4 => 4,
+            Element::S4 | Element::U4 | Element::E2m1 => 4,
             Element::S8 | Element::U8 | Element::E4m3 | Element::E5m2 => 8,
+            Element::E3m2 | Element::E2m3 | Element::E2m1InByte => 8,
             Element::F16 | Element::Bf16 => 16,
             Element::Tf32 | Element::F32 | Element::S32 => 32,
             Element::F64 => 64,
@@ -49,6 +59,18 @@ impl Element {
     #[must_use]
     pub const fn per_register(self) -> usize {
         if self.width() < 32 { 32 / self.width() } else { 1 }
+    }
+
+    /// The format of an element of four or six bits, and the place of its lowest bit.
+    #[must_use]
+    pub const fn narrow(self) -> Option<(Narrow, u32)> {
+        match self {
+            Element::E3m2 => Some((E3M2, 0)),
+            Element::E2m3 => Some((E2M3, 0)),
+            Element::E2m1 => Some((E2M1, 0)),
+            Element::E2m1InByte => Some((E2M1, 2)),
+            _ => None,
+        }
     }
 
     /// Whether sums of it are sums of integers.

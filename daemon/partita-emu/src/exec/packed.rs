@@ -1,8 +1,5 @@
-//! Conversions to and from several small numbers in one register: `cvt.pack`, and the 8-bit
-//! floating-point formats in pairs (PTX ISA, "cvt.pack", "cvt", "Alternate Floating-Point Data
-//! Formats").
-
-use half::f16;
+//! The 8-bit floating-point formats, and integers packed into one register (PTX ISA, "Alternate
+//! Floating-Point Data Formats", "cvt.pack").
 
 /// An 8-bit floating-point format: mantissa bits, exponent bias, and its largest number.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,7 +19,8 @@ const NAN: u8 = 0x7f;
 impl Tiny {
     /// Rounds to nearest even, at most to the largest number. `value` has at most 40 significant
     /// bits.
-    fn round(self, value: f64) -> u8 {
+    #[must_use]
+    pub fn round(self, value: f64) -> u8 {
         if value.is_nan() {
             return NAN;
         }
@@ -50,45 +48,6 @@ impl Tiny {
         };
         if bits & 0x80 != 0 { -size } else { size }
     }
-}
-
-/// The format is [`E5M2`], else [`E4M3`].
-pub const IS_E5M2: u32 = 1;
-/// Negative results become 0.
-pub const RELU: u32 = 1 << 1;
-/// The source is a pair of f16, else two of f32.
-pub const FROM_PAIR: u32 = 1 << 2;
-
-fn format(how: u32) -> Tiny {
-    if how & IS_E5M2 != 0 { E5M2 } else { E4M3 }
-}
-
-/// `cvt.rn.satfinite.e4m3x2` and `.e5m2x2`: the first number goes into the upper half.
-pub fn to_tiny_pair(x: [u64; 3], how: u32) -> u64 {
-    let numbers = if how & FROM_PAIR != 0 {
-        [(x[0] >> 16) as u16, x[0] as u16].map(|bits| f16::from_bits(bits).to_f64())
-    } else {
-        [x[0], x[1]].map(|bits| f64::from(f32::from_bits(bits as u32)))
-    };
-    let [high, low] = numbers.map(|value| {
-        let cut = how & RELU != 0 && value.is_sign_negative() && !value.is_nan();
-        u64::from(format(how).round(if cut { 0.0 } else { value }))
-    });
-    high << 8 | low
-}
-
-/// `cvt.rn.f16x2.e4m3x2` and `.e5m2x2`.
-pub fn from_tiny_pair(x: [u64; 3], how: u32) -> u64 {
-    let half = |bits: u64| {
-        let value = format(how).value(bits as u8);
-        let value = if how & RELU != 0 && value.is_sign_negative() && !value.is_nan() {
-            0.0
-        } else {
-            value
-        };
-        if value.is_nan() { 0x7fff } else { u64::from(f16::from_f64(value).to_bits()) }
-    };
-    half(x[0] >> 8) << 16 | half(x[0])
 }
 
 /// Whether the results of `cvt.pack` are signed; the low byte of the parameter is their width.

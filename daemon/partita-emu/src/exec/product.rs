@@ -144,6 +144,9 @@ static OF_E5M2: LazyLock<[f64; 256]> =
 #[inline(always)]
 fn reals(element: Element, bits: &[u64]) -> Vec<f64> {
     use Element::{Bf16, E4m3, E5m2, F16, F64, Tf32};
+    if let Some((narrow, shift)) = element.narrow() {
+        return bits.iter().map(|&bits| narrow.value((bits >> shift) as u8)).collect();
+    }
     match element {
         E4m3 => bits.iter().map(|&bits| real(E4m3, bits)).collect(),
         E5m2 => bits.iter().map(|&bits| real(E5m2, bits)).collect(),

@@ -9,6 +9,7 @@ use super::atomics;
 use super::call;
 use super::cluster::Peers;
 use super::inst::{Inst, NOWHERE, Op, Source, Target, WarpKind};
+use super::launch_control::Unbegun;
 use super::program::Program;
 use super::registers::Registers;
 use super::rows::{LANES, lanes};
@@ -78,6 +79,8 @@ pub struct Env<'a> {
     pub cluster: Option<Peers<'a>>,
     /// The CTA's tensor memory, where the kernel uses it.
     pub tensor: Option<Tensor<'a>>,
+    /// The clusters of the grid that have not begun.
+    pub unbegun: Unbegun<'a>,
     /// The CTA's local memory.
     pub local: &'a mut [u8],
     /// The launch's parameters.

@@ -5,6 +5,8 @@
 //! lanes are active here. [`super::matrix`] has the arithmetic.
 
 use super::access::{read_bytes, write_bytes};
+use super::block_scale::Scales;
+use super::byte_rows::{self, ByteRows};
 use super::inst::{Inst, Source, Space, Target};
 use super::matrix::{Element, Fragment, Layout, Register};
 use super::product::{Kind, Rule, multiply};
@@ -15,6 +17,7 @@ use super::state::Core;
 use super::step::{Env, Trouble};
 use super::trace::AccessKind;
 use super::warpgroup::{self, GroupOp};
+use partita_device::FaultKind;
 
 /// Where a matrix lies in memory.
 #[derive(Clone, Copy, Debug)]
@@ -42,6 +45,8 @@ pub enum MatrixOp {
         rule: Rule,
         /// Whether half of A is zero and not stored.
         sparse: Option<Sparse>,
+        /// The scale factors of `.block_scale`.
+        scales: Option<Box<Scales>>,
     },
     /// `mma.m8n8k4` on f16
     Quads {
@@ -96,6 +101,17 @@ pub enum MatrixOp {
         /// A register for each matrix.
         sources: Vec<Source>,
     },
+    /// `ldmatrix` and `stmatrix` of elements of 8 bits.
+    Bytes {
+        /// The shape and format.
+        rows: ByteRows,
+        /// The address of each lane's row.
+        place: Place,
+        /// The registers of a load.
+        targets: Vec<Target>,
+        /// The registers of a store.
+        sources: Vec<Source>,
+    },
     /// `wgmma.mma_async`
     Group(Box<GroupOp>),
     /// `movmatrix.trans`
@@ -120,9 +136,10 @@ impl MatrixOp {
     pub fn rows(&self, mut tell: impl FnMut(Source, bool), of: impl Fn(Target) -> Source) {
         let (sources, targets): (Vec<Source>, &[Target]) = match self {
             MatrixOp::Group(op) => return op.rows(tell, of),
-            MatrixOp::Multiply { sources, targets, sparse, .. } => {
+            MatrixOp::Multiply { sources, targets, sparse, scales, .. } => {
                 let metadata = sparse.iter().map(|sparse| sparse.metadata);
-                (sources.concat().into_iter().chain(metadata).collect(), targets)
+                let scales = scales.iter().flat_map(|scales| scales.sources());
+                (sources.concat().into_iter().chain(metadata).chain(scales).collect(), targets)
             }
             MatrixOp::Quads { sources, targets, .. } => (sources.concat(), targets),
             MatrixOp::Load { from, stride, targets, .. } => (vec![from.address, *stride], targets),
@@ -132,6 +149,9 @@ impl MatrixOp {
             MatrixOp::LoadRows { from, targets, .. } => (vec![from.address], targets),
             MatrixOp::StoreRows { to, sources, .. } => {
                 ([&[to.address], sources.as_slice()].concat(), &[])
+            }
+            MatrixOp::Bytes { place, targets, sources, .. } => {
+                ([&[place.address], sources.as_slice()].concat(), targets)
             }
             MatrixOp::Transpose { source, target } => (vec![*source], std::slice::from_ref(target)),
         };
@@ -153,8 +173,8 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
             continue;
         }
         match op {
-            MatrixOp::Multiply { factors, sources, result, targets, rule, sparse } => {
-                let [mut a, b, c] = [0, 1, 2].map(|index| {
+            MatrixOp::Multiply { factors, sources, result, targets, rule, sparse, scales } => {
+                let [mut a, mut b, c] = [0, 1, 2].map(|index| {
                     let registers: Vec<Register> =
                         sources[index].iter().map(|&source| core.get_all(source, w)).collect();
                     factors[index].gather(&registers)
@@ -165,7 +185,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                     let metadata = core.get_all(metadata, w);
                     a = sparse::expand(&a, &metadata, (of_a.element, selector), k);
                 }
-                let kind = Kind {
+                let mut kind = Kind {
                     elements: [of_a.element, of_b.element, of_c.element],
                     of_d: result.fragment.element,
                     n: of_b.columns,
@@ -173,6 +193,14 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                     rule: *rule,
                     negated: false,
                 };
+                if let Some(scales) = scales {
+                    let lane = (mask.trailing_zeros() & 31) as usize;
+                    let elements = ([of_a.element, of_b.element], k);
+                    [a, b] = scales
+                        .apply(core, (w, lane), (&a, &b), elements)
+                        .map_err(|detail| illegal((w + core.first_warp, lane, pc), detail))?;
+                    kind.elements = [Element::F64, Element::F64, of_c.element];
+                }
                 let product = multiply([&a, &b, &c], &kind);
                 put(core, targets, &result.spread(&product, targets.len()), w, mask);
             }
@@ -260,6 +288,22 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                 }
                 note(env, AccessKind::Store, &addresses, rows_mask(sources.len()), 16, pc);
             }
+            MatrixOp::Bytes { rows, place, targets, sources } => {
+                let addresses = core.get_all(place.address, w).map(|at| place.space.generic(at));
+                let site = (w + core.first_warp, pc);
+                if sources.is_empty() {
+                    let registers = byte_rows::load(*rows, env, site, &addresses, targets.len())?;
+                    let lines = rows.lines(targets.len());
+                    note(env, AccessKind::Load, &addresses, first_lanes(lines), 16, pc);
+                    put(core, targets, &registers, w, mask);
+                } else {
+                    let registers: Vec<Register> =
+                        sources.iter().map(|&source| core.get_all(source, w)).collect();
+                    byte_rows::store(env, site, &addresses, &registers)?;
+                    let lines = rows.lines(sources.len());
+                    note(env, AccessKind::Store, &addresses, first_lanes(lines), 16, pc);
+                }
+            }
             MatrixOp::Group(op) => warpgroup::execute(core, op, env, (w, mask, pc))?,
             MatrixOp::Transpose { source, target } => {
                 let matrix = matrix_of(&core.get_all(*source, w), false);
@@ -268,6 +312,12 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
         }
     }
     Ok(())
+}
+
+/// The fault of an instruction whose operands have no meaning.
+fn illegal((warp, lane, pc): (usize, usize, usize), detail: String) -> Box<Trouble> {
+    let kind = FaultKind::IllegalInstruction;
+    Box::new(Trouble { kind, warp, lane, pc, address: None, detail })
 }
 
 fn put(core: &mut Core<'_>, targets: &[Target], registers: &[Register], w: usize, mask: u32) {
@@ -284,6 +334,11 @@ fn piece(element: Element) -> (usize, usize) {
 /// The lanes that supply row addresses for `count` matrices.
 fn rows_mask(count: usize) -> u32 {
     u32::MAX >> (32 - 8 * count.clamp(1, 4))
+}
+
+/// The first `count` lanes.
+fn first_lanes(count: usize) -> u32 {
+    u32::MAX >> (32 - count.clamp(1, LANES))
 }
 
 /// PTX ISA, "ldmatrix": a lane holds elements `2 * (lane % 4)` and the next of row `lane / 4`.

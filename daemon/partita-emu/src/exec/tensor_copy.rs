@@ -47,6 +47,8 @@ pub struct TensorCopy {
     pub coordinates: [Source; MAX_RANK],
     /// The number of coordinates.
     pub rank: usize,
+    /// `.tile::gather4` and `.tile::scatter4`: one coordinate of columns, and four of rows.
+    pub listed: bool,
     /// `.im2col`: pixels of an image, the innermost dimension of the distance to them first.
     pub offsets: Option<[Source; MAX_RANK - 2]>,
 }
@@ -83,8 +85,12 @@ pub fn execute(
         }
         let first = op.coordinates.map(|at| i64::from(core.get(at, w, lane) as u32 as i32));
         let offsets = op.offsets.map(|of| of.map(|at| i64::from(core.get(at, w, lane) as u16)));
-        let mut tile = Tile::new(&spec, (first, offsets), shared)
-            .ok_or_else(|| not_for(site, map, "it is of another kind"))?;
+        let tile = if op.listed {
+            Tile::of_rows(&spec, first, shared)
+        } else {
+            Tile::new(&spec, (first, offsets), shared)
+        };
+        let mut tile = tile.ok_or_else(|| not_for(site, map, "it is of another kind"))?;
         if let CopyKind::ToShared { mbarrier, ctas } = op.kind {
             let mbarrier = Space::Shared.generic(core.get(mbarrier, w, lane));
             let wanted = env.trace.wanted;
@@ -156,7 +162,7 @@ struct Tile<'a> {
 enum Rows {
     /// A box: rows along each dimension.
     Box([u32; MAX_RANK]),
-    /// Pixels, each with its address as far as it is inside of the tensor.
+    /// Pixels or rows, each with its address as far as it is inside of the tensor.
     Pixels(Vec<Option<u64>>),
 }
 
@@ -187,6 +193,19 @@ impl<'a> Tile<'a> {
         let whole = (inner as usize * element).is_multiple_of(PIECE);
         let known = element > 0 && spec.interleave == 0 && whole;
         known.then_some(Tile { spec, first, inner, rows, shared, element, mixed })
+    }
+
+    /// Four rows of a tensor of two dimensions (PTX ISA, ".tile::scatter4 and .tile::gather4
+    /// modes"): the first coordinate is the column, the others are rows. The map's box has one row.
+    fn of_rows(spec: &'a TensorMapSpec, first: [i64; MAX_RANK], shared: u64) -> Option<Self> {
+        let is_row = matches!(spec.part, TensorPart::Tiled { extents } if extents[1] == 1);
+        let mut tile = Tile::new(spec, (first, None), shared).filter(|_| is_row)?;
+        let row = |&at: &i64| {
+            let at = u64::try_from(at).ok().filter(|&at| at < spec.extents[1])?;
+            Some(spec.address.0.wrapping_add(at.wrapping_mul(spec.strides[0])))
+        };
+        tile.rows = Rows::Pixels(first[1..].iter().map(row).collect());
+        Some(tile)
     }
 
     /// Copies all rows, and returns the bytes of the tile.

@@ -4,6 +4,7 @@
 //! elsewhere, and takes them in when they reach the same instruction. Complete warps of the team go
 //! ahead. A lane that its own mask lacks waits for nobody in `vote` and `match`.
 
+use super::float::{NAN, NAN_F32, min_max};
 use super::inst::{Inst, Op, Source, WarpKind, WarpOp};
 use super::program::Program;
 use super::registers::Registers;
@@ -277,6 +278,12 @@ fn reduce(
         K::ReduxMaxS => all.map(|v| v as i32).max().unwrap_or(0) as u32,
         K::ReduxAnd => all.fold(u32::MAX, |a, b| a & b),
         K::ReduxOr => all.fold(0, |a, b| a | b),
+        K::ReduxF32 { maximum, absolute, nan } => {
+            let how = if nan { NAN } else { 0 };
+            let sizes = all.map(f32::from_bits).map(|v| if absolute { v.abs() } else { v });
+            let best = sizes.map(f64::from).reduce(|a, b| min_max(a, b, maximum, how));
+            best.filter(|best| !best.is_nan()).map_or(NAN_F32, |best| (best as f32).to_bits())
+        }
         _ => all.by_ref().fold(0, |a, b| a ^ b),
     };
     core.put_all(op.target, w, group, &[u64::from(value); LANES]);

@@ -8,6 +8,7 @@ use crate::exec::access::weak::WeakAccess;
 use crate::exec::cluster::Peers;
 use crate::exec::cta::Cta;
 use crate::exec::inst::{NOWHERE, Op};
+use crate::exec::launch_control::Unbegun;
 use crate::exec::step::{self, Env, Limits, Stop};
 use crate::exec::tcgen05::columns::Claims;
 use crate::exec::tcgen05::{self, Tensor};
@@ -523,6 +524,12 @@ impl Sm {
                 claims: &mut self.claims,
                 busy_until: &mut self.products_until,
             }),
+            unbegun: Unbegun {
+                next: &mut grid.next,
+                total: grid.total,
+                grid: grid.grid,
+                cluster: grid.cluster,
+            },
             local: &mut room.local,
             params: &grid.params,
             trace: &mut self.trace,

@@ -11,16 +11,16 @@ enum Result {
     Finite(Exact),
 }
 
-struct How {
-    format: Format,
-    mode: Mode,
-    ftz: bool,
-    sat: bool,
-    relu: bool,
+pub struct How {
+    pub format: Format,
+    pub mode: Mode,
+    pub ftz: bool,
+    pub sat: bool,
+    pub relu: bool,
 }
 
 impl How {
-    fn new(format: Format, mode: Mode) -> Self {
+    pub fn new(format: Format, mode: Mode) -> Self {
         How { format, mode, ftz: false, sat: false, relu: false }
     }
 
@@ -99,20 +99,20 @@ impl How {
         }
     }
 
-    fn add(&self, x: [u64; 3]) -> Want {
+    pub fn add(&self, x: [u64; 3]) -> Want {
         let [a, b, _] = x.map(|bits| self.value(self.input(bits)));
         self.finish(self.sum(a, b))
     }
 
-    fn sub(&self, x: [u64; 3]) -> Want {
+    pub fn sub(&self, x: [u64; 3]) -> Want {
         self.add([x[0], x[1] ^ self.format.sign(), 0])
     }
 
-    fn mul(&self, x: [u64; 3]) -> Want {
+    pub fn mul(&self, x: [u64; 3]) -> Want {
         self.finish(self.product(self.input(x[0]), self.input(x[1])))
     }
 
-    fn fma(&self, x: [u64; 3]) -> Want {
+    pub fn fma(&self, x: [u64; 3]) -> Want {
         let x = x.map(|bits| self.input(bits));
         self.finish(self.sum(self.product(x[0], x[1]), self.value(x[2])))
     }
@@ -157,7 +157,7 @@ impl How {
 }
 
 /// Numbers whose sums and products are near ties, beside anything at all.
-fn inputs(format: Format, count: usize, seed: u64) -> Vec<[u64; 3]> {
+pub fn inputs(format: Format, count: usize, seed: u64) -> Vec<[u64; 3]> {
     let one = format.round(&Exact::from_integer(1), Mode::Nearest);
     let unit = 1_u64 << (format.precision - 1);
     let span = u64::from(format.precision);
@@ -348,7 +348,7 @@ fn halves() {
     table.finish();
 }
 
-fn extreme(format: Format, max: bool, nan: bool, xorsign: bool, x: [u64; 3]) -> Want {
+pub fn extreme(format: Format, max: bool, nan: bool, xorsign: bool, x: [u64; 3]) -> Want {
     let (a, b) = (x[0], x[1]);
     let canonical = if format == F64 { Want::Nan } else { Want::Bits(format.nan()) };
     match (format.is_nan(a), format.is_nan(b)) {

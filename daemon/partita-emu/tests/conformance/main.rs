@@ -11,6 +11,7 @@
 
 mod approximate;
 mod atomic;
+mod blackwell;
 mod compare;
 mod convert;
 mod exact;
@@ -18,6 +19,7 @@ mod float;
 mod harness;
 mod integer;
 mod moves;
+mod narrow;
 mod packed;
 mod places;
 mod scalar_video;

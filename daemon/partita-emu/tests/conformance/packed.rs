@@ -8,7 +8,7 @@ use half::f16;
 
 /// The finite numbers of an 8-bit format from 0 on, with their encodings: the definition, written
 /// out.
-fn numbers(exponent_bits: i32, mantissa_bits: i32, count: u8) -> Vec<(f64, u64)> {
+pub fn numbers(exponent_bits: i32, mantissa_bits: i32, count: u16) -> Vec<(f64, u64)> {
     let bias = (1 << (exponent_bits - 1)) - 1;
     (0..count)
         .map(|bits| {

@@ -125,8 +125,18 @@ fn store_elements(
             bytes[element * size..(element + 1) * size]
                 .copy_from_slice(&value.to_le_bytes()[..size]);
         }
-        let at = place(op.space, addresses[lane]);
-        write(env, (w + core.first_warp, lane, pc), at, &bytes[..total], Access::Store)?;
+        let (at, site) = (addresses[lane], (w + core.first_warp, lane, pc));
+        // A part that is left out splits the access, which must lie on a multiple of all its bytes.
+        let split = op.elements.contains(&None) && at.is_multiple_of(total as u64);
+        if !split {
+            write(env, site, place(op.space, at), &bytes[..total], Access::Store)?;
+            continue;
+        }
+        let parts = op.elements.iter().zip(bytes.chunks_exact(size.max(1))).zip(0_u64..);
+        for ((_, part), number) in parts.filter(|((element, _), _)| element.is_some()) {
+            let at = at.wrapping_add(number * size as u64);
+            write(env, site, place(op.space, at), part, Access::Store)?;
+        }
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use super::{Decoder, Result};
 use crate::exec::asynchronous::AsyncOp;
-use crate::exec::bulk::{BulkKind, BulkOp};
+use crate::exec::bulk::{BulkKind, BulkOp, FillOp};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::mbarrier::{MbarrierKind, MbarrierOp, pending_count};
 use crate::exec::tensor_copy::{CopyKind, TensorCopy};
@@ -111,6 +111,18 @@ impl Decoder<'_> {
         Ok(())
     }
 
+    /// `st.bulk`
+    pub(super) fn bulk_fill(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        let &[at, bytes, Operand::Int(0) | Operand::Uint(0)] = operands else {
+            return self.unsupported(form);
+        };
+        let space = self.space_at(form, at)?;
+        let address = self.whole_address(at)?;
+        let bytes = self.source(bytes, Type::U64)?;
+        self.emit_async(AsyncOp::Fill(FillOp { space, address, bytes }));
+        Ok(())
+    }
+
     /// The mask of the CTAs that get what is copied, behind the mbarrier.
     fn receivers(&mut self, form: &Form, rest: &[Operand]) -> Result<Source> {
         match rest.first() {
@@ -128,11 +140,18 @@ impl Decoder<'_> {
         spaces: &[PtxSpace],
         operands: &[Operand],
     ) -> Result<()> {
-        // Wide columns, and rows that a list gathers, are modes of Blackwell.
         let words: Vec<&str> = self.module.text(form.text).split('.').collect();
         let is = |word: &str| words.contains(&word);
         let (columns, with_offsets) = (is("im2col") || is("im2col_no_offs"), is("im2col"));
-        if words.iter().any(|word| word.starts_with("im2col::") || word.starts_with("tile::")) {
+        let (gathers, scatters) = (is("tile::gather4"), is("tile::scatter4"));
+        let listed = gathers || scatters;
+        let into_shared = spaces.len() == 2 && spaces[1] == PtxSpace::Global;
+        let fits = match spaces {
+            [PtxSpace::Global] => !scatters,
+            _ => !listed || !form.has(Mod::Reduce) && into_shared == gathers,
+        };
+        // Wide columns are not emulated.
+        if words.iter().any(|word| word.starts_with("im2col::")) || !fits || listed && !is("2d") {
             return self.unsupported(form);
         }
         let mut offsets = columns.then_some([Source::None; MAX_RANK - 2]);
@@ -175,7 +194,7 @@ impl Decoder<'_> {
         let &[map, at] = self.scope().body.operands(parts) else { return self.unsupported(form) };
         let at = self.elements(at);
         let mut coordinates = [Source::None; MAX_RANK];
-        if at.len() > MAX_RANK {
+        if at.len() > MAX_RANK || listed && at.len() != MAX_RANK {
             return self.unsupported(form);
         }
         for (coordinate, operand) in coordinates.iter_mut().zip(&at) {
@@ -188,13 +207,14 @@ impl Decoder<'_> {
             _ => self.source(map, Type::U64)?,
         };
         let shared = self.whole_address(shared)?;
-        let rank = at.len();
+        let rank = if listed { 2 } else { at.len() };
         self.emit_async(AsyncOp::Tensor(TensorCopy {
             kind,
             map,
             shared,
             coordinates,
             rank,
+            listed,
             offsets,
         }));
         Ok(())

@@ -380,11 +380,18 @@ impl Decoder<'_> {
 
     fn reduce(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         let signed = form.last_type() == Some(Type::S32);
-        if form.last_type().is_none_or(|ty| ty.is_float()) {
+        let float = form.last_type() == Some(Type::F32);
+        if form.last_type().is_none_or(|ty| ty.is_float() && !float) {
             return self.unsupported(form);
         }
         let kind = form.mods.iter().find_map(|modifier| {
             Some(match modifier {
+                Mod::Min | Mod::Max if float => WarpKind::ReduxF32 {
+                    maximum: *modifier == Mod::Max,
+                    absolute: form.has(Mod::Abs),
+                    nan: form.has(Mod::NaN),
+                },
+                _ if float => return None,
                 Mod::Add => WarpKind::ReduxAdd,
                 Mod::Min if signed => WarpKind::ReduxMinS,
                 Mod::Max if signed => WarpKind::ReduxMaxS,

@@ -83,7 +83,7 @@ pub(super) fn shape(text: &str) -> Option<[usize; 3]> {
     })
 }
 
-fn fragment(role: Role, [m, n, k]: [usize; 3], element: Element) -> Fragment {
+pub(super) fn fragment(role: Role, [m, n, k]: [usize; 3], element: Element) -> Fragment {
     let (rows, columns) = match role {
         Role::A => (m, k),
         Role::B => (k, n),
@@ -102,6 +102,9 @@ impl Decoder<'_> {
             {
                 self.quads(form, operands)?
             }
+            P::Mma if self.module.text(form.text).contains(".kind::") => {
+                self.narrow_product(form, operands)?
+            }
             P::Mma if form.has(Mod::Sync) => {
                 let shapes =
                     if is_sparse(self.module.text(form.text)) { &SPARSE } else { &MMA[..] };
@@ -110,6 +113,9 @@ impl Decoder<'_> {
             P::Wmma if form.has(Mod::Load) => self.wmma_load(form, operands)?,
             P::Wmma if form.has(Mod::Store) => self.wmma_store(form, operands)?,
             P::Wmma => self.mma(form, operands, &WMMA)?,
+            P::Ldmatrix | P::Stmatrix if !form.has(Mod::M8n8) => {
+                self.rows_of_bytes(form, operands)?
+            }
             _ => self.rows_of_eight(form, operands)?,
         };
         self.emit_matrix(op);
@@ -152,7 +158,7 @@ impl Decoder<'_> {
             _ if a.is_integer() => sum == Element::S32,
             _ => sum == Element::F32,
         };
-        let other = [".kind::", ".block_scale"].iter().any(|word| text.contains(word));
+        let other = text.contains(".block_scale");
         // Products of single bits have their own kinds.
         let bitwise = form.has(Mod::Xor) || form.has(Mod::And);
         let other = other || bitwise != (a == Element::B1);
@@ -180,7 +186,8 @@ impl Decoder<'_> {
             Rule::Plain
         };
         let (factors, result) = (factors.map(Layout::new), Layout::new(of_d));
-        Ok(MatrixOp::Multiply { factors, sources, result, targets, rule, sparse })
+        let scales = None;
+        Ok(MatrixOp::Multiply { factors, sources, result, targets, rule, sparse, scales })
     }
 
     /// The operands that only sparse products have: metadata, and a selector of threads.

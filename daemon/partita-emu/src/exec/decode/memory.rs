@@ -19,6 +19,7 @@ impl Decoder<'_> {
     pub(super) fn memory_operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
         match form.op {
             P::St | P::Red if form.has(Mod::Async) => self.async_store(form, operands),
+            P::St if form.has(Mod::Bulk) => self.bulk_fill(form, operands),
             P::Mapa | P::Getctarank => self.cluster_address(form, operands),
             P::Ld | P::Ldu => self.load(form, operands),
             P::St => self.store(form, operands),
@@ -38,6 +39,7 @@ impl Decoder<'_> {
             P::Cp if form.has(Mod::Bulk) => self.bulk_copy(form, operands),
             P::Cp if form.has(Mod::Async) => self.async_copy(form, operands),
             P::Mbarrier => self.mbarrier(form, operands),
+            P::Clusterlaunchcontrol => self.launch_control(form, operands),
             P::Tensormap => self.tensormap(form, operands),
             P::Tex | P::Tld4 | P::Txq | P::Suld | P::Sust | P::Sured | P::Suq => {
                 self.texture_operation(form, operands)
@@ -262,6 +264,9 @@ impl Decoder<'_> {
         for part in parts {
             if self.is_wide(part) {
                 rows.extend(self.wide_rows(part)?.map(|row| Some(Source::R64(row))));
+            } else if part == Operand::Sink && form.vector() * ty.bits() == 256 {
+                // PTX ISA, "st": memory keeps what it has there.
+                rows.push(None);
             } else {
                 rows.push(Some(self.source(part, ty)?));
             }

@@ -3,10 +3,8 @@
 use super::{Decoder, Result};
 use partita_ptx::{Form, Mod, Op as P};
 
-const WORK_STEALING: &str = "clusters that take over others' work are those of Blackwell; build \
-    the kernel for compute_90a or compute_80";
-const TENSOR_MAP: &str = "wide columns and rows that a list gathers are those of Blackwell; build \
-    the kernel for compute_90a or compute_80";
+const TENSOR_MAP: &str = "wide columns are those of Blackwell; build the kernel for compute_90a or \
+    compute_80";
 const BLACKWELL: &str = "sparse products, shifted factors, masks of columns and packed sources are \
     not among what it knows of Blackwell's tensor cores; build the kernel for compute_90a or \
     compute_80, where the same library uses `wgmma` or `mma.sync`";
@@ -18,7 +16,6 @@ fn remedy(form: &Form) -> &'static str {
     match form.op {
         P::Tcgen05 => BLACKWELL,
         P::Cp if form.has(Mod::Tensor) => TENSOR_MAP,
-        P::Clusterlaunchcontrol => WORK_STEALING,
         P::Multimem => MULTIMEM,
         _ => OTHER,
     }

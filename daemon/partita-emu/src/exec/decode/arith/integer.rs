@@ -243,14 +243,7 @@ impl Decoder<'_> {
             _ => return self.unsupported(form),
         };
         if operands.len() == 4 {
-            // min(min(a, b), c)
-            let [d, a, b, c] = operands[..] else { return self.unsupported(form) };
-            self.uniform(way, ty, &[d, a, b], 2)?;
-            let again = match ty {
-                Type::F32 => Way::Lanes(pick(float::min_f32, float::max_f32), how),
-                _ => return self.unsupported(form),
-            };
-            return self.uniform(again, ty, &[d, d, c], 2);
+            return self.unsupported(form);
         }
         self.uniform(way, ty, operands, 2)
     }

@@ -1,5 +1,6 @@
 //! Arithmetic, logic, comparison, conversion and moves.
 
+mod blackwell;
 mod compare;
 mod convert;
 mod integer;
@@ -93,6 +94,9 @@ impl Decoder<'_> {
 
     /// Decodes an operation of this family, or passes it to the next.
     pub(super) fn operation(&mut self, form: &Form, operands: &[Operand]) -> Result<()> {
+        if self.newer_arithmetic(form, operands)?.is_some() {
+            return Ok(());
+        }
         match form.op {
             P::Add | P::Sub => self.sum(form, operands),
             P::Addc | P::Subc => self.carried(form, operands),
