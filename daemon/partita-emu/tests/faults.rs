@@ -226,7 +226,7 @@ fn the_catalogue_is_the_documents() {
 }
 
 /// What only a GPU does, as a kernel's body, and why it is refused.
-const REFUSED: [(&str, &str); 6] = [
+const REFUSED: [(&str, &str); 5] = [
     (
         "a sparse product by Blackwell's tensor cores",
         "tcgen05.mma.sp.cta_group::1.kind::f16 [%r0], %d0, %d0, [%r0], %r0, %p0;",
@@ -234,11 +234,6 @@ const REFUSED: [(&str, &str); 6] = [
     (
         "a copy of wide columns by tensor map",
         "cp.async.bulk.prefetch.tensor.3d.L2.global.im2col::w [%d0, {%r0, %r0, %r0}], {%h0, %h0};",
-    ),
-    (
-        "a cluster that takes over another's work",
-        "clusterlaunchcontrol.try_cancel.async.shared::cta.mbarrier::complete_tx::bytes.b128 \
-         [%r0], [%r0];",
     ),
     (
         "a wait for kernels that a kernel launched",

@@ -72,7 +72,7 @@ fn attempt(
         dynamic_shared: 0,
         arguments: vec![Argument::Buffer(vec![0; 4 * words]), Argument::Buffer(vec![0; 4 * words])],
         form,
-        spec: Spec::named("cd-search-24").unwrap(),
+        spec: Spec { compute_capability: [10, 0], ..Spec::named("cd-search-24").unwrap() },
         options: Options { timing, seed: 1, ..Options::default() },
     };
     let mut buffers = run(&job)?.buffers;
@@ -101,7 +101,7 @@ fn each_cta_is_computed_once() {
             let [counts, began] =
                 attempt([grid, cluster], to_all, (timing, Form::Original)).unwrap();
             assert!(counts.iter().all(|&count| count == 1), "{grid:?}: {counts:?}");
-            let all = counts.len() as u32;
+            let all = grid.iter().product::<u32>();
             let begun: u32 = began.iter().sum();
             assert!(begun >= 1 && begun <= all, "{begun} of {all}");
             if all > 300 {

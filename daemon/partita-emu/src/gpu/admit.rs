@@ -23,7 +23,12 @@ impl EmulatedGpu {
         ptx: &Arc<str>,
     ) -> Result<(LoadedModule, ModuleFacts), String> {
         let read = self.reader.take(ptx).map_or_else(|| Read::new(ptx), Ok)?;
-        let Read { mut image, code } = read;
+        let Read { target, mut image, code } = read;
+        if let Some(refusal) =
+            target.and_then(|target| target.refusal(self.spec.compute_capability))
+        {
+            return Err(refusal);
+        }
         let mut loaded = LoadedModule {
             window,
             variables: None,

@@ -23,6 +23,7 @@ mod reader;
 mod sharing;
 mod sm;
 mod stream;
+mod target;
 mod transfers;
 
 pub use grid::{Footprint, Grid};

@@ -5,6 +5,7 @@
 //! it is loaded. Few are kept; a module that is not kept any more is read when it is loaded, with
 //! the same result.
 
+use super::target::Target;
 use crate::exec::decode::{self, Image, Kernels};
 use partita_device::Reading;
 use partita_ptx::Module;
@@ -18,6 +19,8 @@ const MOST_BYTES: usize = 16 << 20;
 
 /// A module that was read.
 pub(super) struct Read {
+    /// The GPUs that it is for.
+    pub(super) target: Option<Target>,
     /// The places of its variables, from address 0 on.
     pub(super) image: Image,
     pub(super) code: Code,
@@ -35,12 +38,13 @@ impl Read {
     /// Reads a text.
     pub(super) fn new(ptx: &str) -> Result<Read, String> {
         let module = partita_ptx::parse(ptx).map_err(|errors| errors.to_string())?;
+        let target = Target::of(&module);
         let image = decode::place_variables(&module)?;
         let code = match image.bytes + image.managed_bytes {
             0 => Code::Decoded(decode::decode(module, &image)),
             _ => Code::Parsed(Box::new(module)),
         };
-        Ok(Read { image, code })
+        Ok(Read { target, image, code })
     }
 }
 
