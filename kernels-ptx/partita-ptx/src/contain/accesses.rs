@@ -40,6 +40,8 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
         first.and_then(|index| of(index, bytes, space, lanes)).into_iter().collect()
     };
     match form.op {
+        // As with bulk copies, the size is in a register.
+        Op::St if form.has(Mod::Bulk) => Vec::new(),
         Op::Ld | Op::Ldu | Op::St | Op::Atom | Op::Red => {
             let element = form.last_type().map_or(1, crate::ir::Type::bytes);
             one((element * form.vector()).next_power_of_two(), None)
@@ -47,7 +49,9 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
         Op::Ldmatrix | Op::Stmatrix => {
             let matrices = [(Mod::X2, 2), (Mod::X4, 4)].into_iter();
             let count = matrices.filter(|(word, _)| form.has(*word)).map(|(_, count)| count);
-            one(16, Some(8 * count.max().unwrap_or(1)))
+            // A matrix of 16 by 16 bytes has 16 lines.
+            let lines = if module.text(form.text).contains(".m16n16") { 16 } else { 8 };
+            one(16, Some(lines * count.max().unwrap_or(1)))
         }
         Op::Mbarrier => one(8, None),
         Op::Wmma if first.is_some() => {

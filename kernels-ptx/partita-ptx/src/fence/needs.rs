@@ -54,6 +54,10 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
     let is_address = |operand: &Operand| matches!(operand, Operand::Mem(..) | Operand::Absolute(_));
     let address = operands.iter().position(is_address);
     match form.op {
+        // Shared memory is the only one that it may write; the hardware bounds that space only.
+        Op::St if form.has(Mod::Bulk) && form.space().is_none() => {
+            unfenced("any number of zeros at a generic address")
+        }
         Op::Ld
         | Op::Ldu
         | Op::St
