@@ -226,3 +226,52 @@ fn misuse_is_a_fault() {
         "store of 16 bytes, 0 bytes beyond",
     );
 }
+
+/// PTX ISA, "cp.async.bulk", `.cp_mask`: a bit for each byte of 16.
+#[test]
+fn a_mask_says_which_bytes_are_copied() {
+    let value = |thread: u32| thread.wrapping_mul(0x9e37_79b1) | 0x0101_0101;
+    for mask in [0xffff_u32, 0, 1, 0x8000, 0x00f0, 0x5555, 0xfffe, 0x7fff] {
+        let body = format!(
+            "mul.lo.u32 %r1, %t, 0x9e3779b1; or.b32 %r1, %r1, 0x01010101; st.shared.u32 [%r0], \
+             %r1;\nfence.proxy.async; bar.sync 0;\n.reg .b16 %h; mov.b16 %h, {mask};\n\
+             @%p0 cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%x1], [room], 512, %h;\n\
+             cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+        );
+        let expect: Vec<u32> = (0..THREADS)
+            .map(|thread| {
+                let mut bytes = value(thread).to_le_bytes();
+                for (byte, at) in bytes.iter_mut().zip(4 * (thread % 4)..) {
+                    *byte *= u8::from(mask >> at & 1 == 1);
+                }
+                u32::from_le_bytes(bytes)
+            })
+            .collect();
+        check(&body, &[0], &expect);
+    }
+}
+
+/// `.ignore_oob`: the input ends before the copied bytes do, and every access is checked.
+#[test]
+fn bytes_beyond_a_buffer_are_left_out() {
+    let input: Vec<u32> = (0..99).map(|at| 0x0403_0201 + at * 0x0101_0101).collect();
+    let bytes: Vec<u8> = words(&input);
+    for (left, right) in [(0, 4), (3, 5), (15, 15), (7, 4), (200, 300)] {
+        let body = format!(
+            "st.shared.u32 [%r0], 0xeeeeeeee; @%p0 mbarrier.init.shared.b64 [barrier], 1; \
+             fence.proxy.async; bar.sync 0;\nmov.u32 %r4, {left}; mov.u32 %r5, {right};\n\
+             @%p0 mbarrier.arrive.expect_tx.shared.b64 _, [barrier], 400;\n@%p0 \
+             cp.async.bulk.shared::cta.global.mbarrier::complete_tx::bytes.ignore_oob [room], \
+             [%x0], 400, %r4, %r5, [barrier];\nbar.sync 0;\nwait: \
+             mbarrier.try_wait.parity.shared.b64 %p1, [barrier], 0;\n@!%p1 bra wait;\n\
+             ld.shared.u32 %r1, [%r0]; st.global.u32 [%d0], %r1;"
+        );
+        let mut room = vec![0xee; 4 * THREADS as usize];
+        if left < 400 - right {
+            room[left..400 - right].copy_from_slice(&bytes[left..400 - right]);
+        }
+        let expect: Vec<u32> =
+            room.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        check(&body, &input, &expect);
+    }
+}

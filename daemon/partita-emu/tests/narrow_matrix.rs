@@ -137,7 +137,7 @@ impl Case {
         let per = if self.packed { 8 } else { 4 };
         let at_register = |i: usize| (i / per, i % per);
         let mut input = Vec::new();
-        for lane in 0..32_usize {
+        for (lane, metadata) in metadata.iter().enumerate() {
             let (g, t) = (lane / 4, lane % 4);
             let left: Vec<u64> = (0..16 * stored / 32)
                 .map(|i| {
@@ -161,7 +161,7 @@ impl Case {
                 let half = |value: f64| u32::from(half::f16::from_f64(value).to_bits());
                 input.extend(own.chunks(2).map(|two| half(two[0]) | half(two[1]) << 16));
             }
-            input.push(metadata[lane]);
+            input.push(*metadata);
             let mut data = [0xffff_ffff_u32; 2];
             let [byte_a, thread_a, byte_b, thread_b] = selectors;
             let mut place = |which: usize, byte: u64, codes: &[u64]| {

@@ -60,6 +60,7 @@ impl AsyncOp {
                     BulkKind::Store => (Source::None, Source::None),
                 };
                 sources[..5].copy_from_slice(&[op.to, op.from, op.bytes, mbarrier, ctas]);
+                sources[5..7].copy_from_slice(&op.part.sources());
             }
         }
         sources

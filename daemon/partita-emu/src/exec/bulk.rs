@@ -46,6 +46,44 @@ pub struct BulkOp {
     pub from: Source,
     /// How many bytes.
     pub bytes: Source,
+    /// Which of them are copied.
+    pub part: Part,
+}
+
+/// The bytes of a copy that are copied. The others count as copied for an mbarrier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    /// All of them.
+    Whole,
+    /// `.cp_mask`: the bytes of each 16 whose bits are set.
+    Masked(Source),
+    /// `.ignore_oob`: all but so many at the beginning and at the end, which may lie nowhere.
+    Inside(Source, Source),
+}
+
+impl Part {
+    /// The rows that it reads.
+    pub(super) const fn sources(self) -> [Source; 2] {
+        match self {
+            Part::Whole => [Source::None; 2],
+            Part::Masked(mask) => [mask, Source::None],
+            Part::Inside(left, right) => [left, right],
+        }
+    }
+
+    /// The bytes of the piece at `at` of `bytes`, as bits; `values` are those of the rows.
+    fn of_piece(self, values: [u64; 2], at: u64, bytes: u64) -> u16 {
+        match self {
+            Part::Whole => u16::MAX,
+            Part::Masked(_) => values[0] as u16,
+            Part::Inside(..) => {
+                let [left, right] = values.map(|value| value & 0xffff_ffff);
+                let inside = left..bytes.saturating_sub(right);
+                (0..PIECE)
+                    .fold(0, |bits, byte| bits | u16::from(inside.contains(&(at + byte))) << byte)
+            }
+        }
+    }
 }
 
 /// `st.bulk`: zeros in shared memory.
@@ -98,9 +136,10 @@ pub fn execute(
             }
             BulkKind::Store => None,
         };
+        let values = op.part.sources().map(|source| core.get(source, w, lane));
         for rank in receivers(core, op.kind, w, lane) {
             let at = |address: u64| rank.map_or(address, |rank| mapa([address, rank, 0], 0));
-            copy(op, env, site, (at(to), from, bytes))?;
+            copy(op, env, site, (at(to), from, bytes), values)?;
             if let Some(mbarrier) = mbarrier {
                 mbarrier::complete(env, site, at(mbarrier), bytes)?;
             }
@@ -196,8 +235,18 @@ fn copy(
     env: &mut Env<'_>,
     site: (usize, usize, usize),
     (to, from, bytes): (u64, u64, u64),
+    values: [u64; 2],
 ) -> Result<(), Box<Trouble>> {
     for at in (0..bytes).step_by(PIECE as usize) {
+        let part = op.part.of_piece(values, at, bytes);
+        if part != u16::MAX {
+            for byte in (0..PIECE).filter(|byte| part >> byte & 1 == 1) {
+                let mut value = [0];
+                read_bytes(env, site, from.wrapping_add(at + byte), &mut value)?;
+                write_bytes(env, site, to.wrapping_add(at + byte), &value)?;
+            }
+            continue;
+        }
         let mut piece = [0; PIECE as usize];
         read_bytes(env, site, from.wrapping_add(at), &mut piece)?;
         if let Some((kind, ty)) = op.reduce {

@@ -2,7 +2,7 @@
 
 use super::{Decoder, Result};
 use crate::exec::asynchronous::AsyncOp;
-use crate::exec::bulk::{BulkKind, BulkOp, FillOp};
+use crate::exec::bulk::{BulkKind, BulkOp, FillOp, Part};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::mbarrier::{MbarrierKind, MbarrierOp, pending_count};
 use crate::exec::tensor_copy::{CopyKind, TensorCopy};
@@ -87,6 +87,22 @@ impl Decoder<'_> {
         }
         let [to, from, bytes, rest @ ..] = operands else { return self.unsupported(form) };
         let bytes = self.source(*bytes, Type::U32)?;
+        let text = self.module.text(form.text);
+        let has = |word: &str| text.split('.').any(|own| own == word);
+        let (masked, inside) = (has("cp_mask"), has("ignore_oob"));
+        let (part, rest) = match (spaces.as_slice(), rest) {
+            (_, rest) if !masked && !inside => (Part::Whole, rest),
+            ([PtxSpace::Global, PtxSpace::SharedCta], [before @ .., mask])
+                if masked && !inside && !form.has(Mod::Reduce) =>
+            {
+                (Part::Masked(self.source(*mask, Type::U16)?), before)
+            }
+            ([PtxSpace::SharedCta, PtxSpace::Global], [left, right, rest @ ..]) if !masked => {
+                let left = self.source(*left, Type::U32)?;
+                (Part::Inside(left, self.source(*right, Type::U32)?), rest)
+            }
+            _ => return self.unsupported(form),
+        };
         let kind = match (spaces.as_slice(), rest) {
             (
                 [PtxSpace::SharedCluster | PtxSpace::SharedCta, PtxSpace::Global],
@@ -107,7 +123,7 @@ impl Decoder<'_> {
             _ => return self.unsupported(form),
         };
         let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
-        self.emit_async(AsyncOp::Bulk(BulkOp { kind, reduce, to, from, bytes }));
+        self.emit_async(AsyncOp::Bulk(BulkOp { kind, reduce, to, from, bytes, part }));
         Ok(())
     }
 
@@ -226,8 +242,8 @@ impl Decoder<'_> {
         if let (["tensormap", "cp_fenceproxy", ..], [to, from, bytes]) = (&words[..], operands) {
             let bytes = self.source(*bytes, Type::U32)?;
             let (to, from) = (self.whole_address(*to)?, self.whole_address(*from)?);
-            let kind = BulkKind::Store;
-            self.emit_async(AsyncOp::Bulk(BulkOp { kind, reduce: None, to, from, bytes }));
+            let (kind, part) = (BulkKind::Store, Part::Whole);
+            self.emit_async(AsyncOp::Bulk(BulkOp { kind, reduce: None, to, from, bytes, part }));
             return Ok(());
         }
         let (["tensormap", "replace", "tile", field, ..], [map, rest @ ..]) =
