@@ -312,6 +312,8 @@ pub struct LaneOp {
     pub sources: [Source; 3],
     /// Its result.
     pub target: Target,
+    /// Whether its result is there as soon as that of a plain operation.
+    pub plain: bool,
 }
 
 /// A state space as the executor knows it.

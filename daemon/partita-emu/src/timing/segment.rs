@@ -74,8 +74,9 @@ fn class(wide: bool, row: u32) -> u64 {
     1 << (index % 64)
 }
 
-fn latency(op: Op, latencies: &Latencies) -> u32 {
-    match op {
+fn latency(inst: &Inst, program: &Program, latencies: &Latencies) -> u32 {
+    match inst.op {
+        Op::Lane if program.lane_ops[inst.imm as usize].plain => latencies.plain,
         Op::DivF32 | Op::SqrtF32 | Op::RcpF32 | Op::DivF64 | Op::SqrtF64 | Op::Lane => {
             latencies.function
         }
@@ -174,7 +175,7 @@ impl Segments {
                 _ => 1,
             };
             // The next product of a warp group adds to the last one without a wait.
-            let until = if cycles > 1 { cycles } else { latency(inst.op, &latencies) };
+            let until = if cycles > 1 { cycles } else { latency(inst, program, &latencies) };
             if is_memory(inst) {
                 current.loads |= writes;
             } else {

@@ -266,3 +266,38 @@ fn accesses_of_256_bits() {
     });
     table.finish();
 }
+
+/// A chain of pairs takes as long as one of single numbers.
+#[test]
+fn pairs_are_as_quick_as_single_numbers() {
+    use partita_emu::direct::{Argument, Form, Run, run};
+    use partita_emu::{Options, Spec, Timing};
+    use partita_model::Dim3;
+    let cycles = |ty: &str, register: &str| {
+        let step = format!("fma.rn.{ty} {register}, {register}, {register}, {register};\n");
+        let ptx = format!(
+            ".version 8.6\n.target sm_90\n.address_size 64\n.visible .entry k(.param .u64 out)\n\
+             {{\n.reg .b32 %r<4>; .reg .b64 %d<3>;\nld.param.u64 %d0, [out];\nmov.u32 %r0, 0; \
+             mov.u64 %d1, 0;\nmov.u32 %r1, %clock;\n{}mov.u32 %r2, %clock;\nsub.u32 %r1, %r2, \
+             %r1; st.global.u32 [%d0], %r1; st.global.u32 [%d0+4], %r0; st.global.u64 [%d0+8], \
+             %d1;\nret;\n}}\n",
+            step.repeat(64)
+        );
+        let job = Run {
+            ptx: ptx.into(),
+            kernel: "k".to_owned(),
+            grid: Dim3::linear(1),
+            block: Dim3::linear(1),
+            dynamic_shared: 0,
+            arguments: vec![Argument::Buffer(vec![0; 16])],
+            form: Form::Original,
+            spec: Spec::named("h200").unwrap(),
+            options: Options { timing: Timing::On, seed: 1, ..Options::default() },
+        };
+        let out = run(&job).unwrap().buffers.remove(0);
+        u32::from_le_bytes(out[..4].try_into().unwrap())
+    };
+    let (single, pair) = (cycles("f32", "%r0"), cycles("f32x2", "%d1"));
+    assert_eq!(single, pair);
+    assert!(pair >= 64 * 2, "{pair} cycles");
+}

@@ -396,7 +396,8 @@ impl<'m> Decoder<'m> {
     }
 
     fn emit_lane(&mut self, function: LaneFn, how: u32, sources: [Source; 3], target: Target) {
-        self.program.lane_ops.push(LaneOp { function, how, sources, target });
+        let plain = false;
+        self.program.lane_ops.push(LaneOp { function, how, sources, target, plain });
         let index = self.program.lane_ops.len() as i64 - 1;
         self.emit(Op::Lane, 0, 0, 0, 0, index);
     }

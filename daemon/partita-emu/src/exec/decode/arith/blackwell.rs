@@ -43,7 +43,12 @@ impl Decoder<'_> {
             P::Mul => (pairs::mul, 2),
             _ => (pairs::fma, 3),
         };
-        self.uniform(Way::Lanes(function, float_how(form)), Type::F32x2, operands, sources)
+        self.uniform(Way::Lanes(function, float_how(form)), Type::F32x2, operands, sources)?;
+        // The pipe of single precision makes both numbers at once.
+        if let Some(op) = self.program.lane_ops.last_mut() {
+            op.plain = true;
+        }
+        Ok(())
     }
 
     /// PTX ISA, "Integer Arithmetic Instructions", `.u8x4` and `.s8x4`.
