@@ -85,6 +85,29 @@ impl Case {
         self
     }
 
+    /// The same copy, of bytes where its elements have four bits.
+    fn in_bytes(&self) -> Case {
+        let mut case = self.clone();
+        if case.spec.data_type == U4 {
+            case.spec.data_type = U8;
+            case.spec.extents[0] /= 2;
+            case.first[0] /= 2;
+            let TensorPart::Tiled { extents } = &mut case.spec.part else { panic!("a tile") };
+            extents[0] /= 2;
+        }
+        case
+    }
+
+    /// A copy of bytes as one of pairs of four bits.
+    fn of_fours(mut self) -> Case {
+        self.spec.data_type = U4;
+        self.spec.extents[0] *= 2;
+        self.first[0] *= 2;
+        let TensorPart::Tiled { extents } = &mut self.spec.part else { panic!("a tile") };
+        extents[0] *= 2;
+        self
+    }
+
     fn rank(&self) -> usize {
         self.spec.rank as usize
     }
@@ -282,8 +305,9 @@ impl Case {
 
     fn attempt(&self, way: Way, timing: Timing) -> Result<[Vec<u8>; 4], DirectError> {
         let whole = self.listed || self.first.len() == self.rank();
-        let elements = if whole { self.elements().len() } else { 0 };
-        let bytes = elements * self.spec.element_bytes() as usize;
+        let plain = self.in_bytes();
+        let elements = if whole { plain.elements().len() } else { 0 };
+        let bytes = elements * plain.spec.element_bytes() as usize;
         let pattern = |count: usize, factor: usize| -> Vec<u8> {
             (0..count).map(|at| (at * factor % 251) as u8 & 0x3f).collect()
         };
@@ -311,13 +335,14 @@ impl Case {
 
     /// Copies, and returns the number of elements that were compared.
     fn check(&self, way: Way) -> usize {
-        let size = self.spec.element_bytes() as usize;
+        let plain = self.in_bytes();
+        let size = plain.spec.element_bytes() as usize;
         self.spec.check().unwrap();
         let timing = if self.rank() == 2 { Timing::On } else { Timing::Off };
         let [tensor, room, tensor_after, room_after] =
             self.attempt(way, timing).unwrap_or_else(|error| panic!("{error}\n{self:?}"));
         let (mut wanted, mut wanted_room) = (tensor.clone(), room.clone());
-        let elements = self.elements();
+        let elements = plain.elements();
         for &(there, place) in &elements {
             let value = &room[there..there + size];
             match (way, place) {
@@ -346,6 +371,8 @@ impl Case {
 }
 
 const U8: u32 = 0;
+/// `CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B`
+const U4: u32 = 13;
 const U32: u32 = 2;
 const F16: u32 = 6;
 const F64: u32 = 8;
@@ -433,6 +460,29 @@ fn rows_that_a_list_names() {
         }
     }
     assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn numbers_of_four_bits() {
+    let cases = [
+        case(U8, &[256, 40], &[64, 16], &[0, 3]).of_fours(),
+        case(U8, &[100, 50], &[64, 16], &[48, 45]).of_fours(),
+        case(U8, &[200, 64], &[128, 20], &[-16, 5]).with(|spec| spec.swizzle = 3).of_fours(),
+        case(U8, &[80, 9, 5], &[32, 4, 3], &[32, 7, 3]).with(|spec| spec.swizzle = 1).of_fours(),
+    ];
+    let compared: usize = cases
+        .iter()
+        .map(|case| {
+            [Way::Load, Way::Multicast, Way::Store]
+                .into_iter()
+                .map(|way| case.check(way))
+                .sum::<usize>()
+        })
+        .sum();
+    assert!(compared >= 2_000, "{compared} bytes");
+    let odd = Case { first: vec![3, 0], ..cases[0].clone() };
+    let said = odd.attempt(Way::Load, Timing::Off).expect_err("a fault").to_string();
+    assert!(said.contains("half a byte"), "{said}");
 }
 
 #[test]

@@ -77,13 +77,16 @@ pub fn execute(
     for lane in lanes(mask) {
         let site = (w + core.first_warp, lane, pc);
         let map = core.get(op.map, w, lane);
-        let spec = checked(env, site, map, op.rank)?;
+        let mut spec = checked(env, site, map, op.rank)?;
         let shared = Space::Shared.generic(core.get(op.shared, w, lane));
         if !shared.is_multiple_of(TILE_ALIGNMENT) {
             let detail = "a tile of a tensor that is not aligned to 128 bytes".to_owned();
             return Err(trouble(site, FaultKind::MisalignedAddress, shared, detail));
         }
-        let first = op.coordinates.map(|at| i64::from(core.get(at, w, lane) as u32 as i32));
+        let mut first = op.coordinates.map(|at| i64::from(core.get(at, w, lane) as u32 as i32));
+        if spec.data_type == FOURS && !in_bytes(&mut spec, &mut first) {
+            return Err(not_for(site, map, "half a byte is at a border of the tensor or tile"));
+        }
         let offsets = op.offsets.map(|of| of.map(|at| i64::from(core.get(at, w, lane) as u16)));
         let tile = if op.listed {
             Tile::of_rows(&spec, first, shared)
@@ -113,6 +116,21 @@ pub fn execute(
         }
     }
     Ok(())
+}
+
+/// `CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B`: numbers of four bits, which lie in shared memory as they
+/// do in global memory.
+const FOURS: u32 = 13;
+
+/// Makes pairs of numbers of four bits bytes. False where a border parts a pair.
+fn in_bytes(spec: &mut TensorMapSpec, first: &mut [i64; MAX_RANK]) -> bool {
+    let TensorPart::Tiled { extents } = &mut spec.part else { return false };
+    let odd = extents[0] % 2 == 1 || spec.extents[0] % 2 == 1 || first[0] % 2 != 0;
+    extents[0] /= 2;
+    spec.extents[0] /= 2;
+    first[0] /= 2;
+    spec.data_type = 0;
+    !odd
 }
 
 fn not_for(site: Site, map: u64, why: &str) -> Box<Trouble> {
