@@ -260,7 +260,8 @@ fn refusals_are_the_documents() {
              .extern .func __cudaCDP2Memcpy3DAsync(.param .b64 a);\n\
              .extern .func elsewhere(.param .b64 a);\n.visible .entry fine() {{ ret; }}\n.visible \
              .entry odd() {{\n\
-             .reg .b16 %h<1>; .reg .b32 %r<1>; .reg .pred %p<1>;\n.reg .b64 %d<1>;\n{body}\nret;\n}}\n"
+             .reg .b16 %h<1>; .reg .b32 %r<1>; .reg .pred %p<1>;\n\
+             .reg .b64 %d<1>;\n{body}\nret;\n}}\n"
         );
         let mut gpu = EmulatedGpu::new(Spec::named("h200").unwrap(), Options::default());
         gpu.reserve(WindowId(1), BYTES).unwrap();

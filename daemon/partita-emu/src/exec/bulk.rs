@@ -1,5 +1,6 @@
 //! Bulk copies between global memory and shared memory, and between CTAs of a cluster, with and
-//! without a reduction, and `st.bulk` (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk", "st.bulk").
+//! without a reduction, and `st.bulk` (PTX ISA, "cp.async.bulk", "cp.reduce.async.bulk",
+//! "st.bulk").
 //! A copy is done at once, so its group never waits.
 
 use super::access::{combine, is_global, read_bytes, write_bytes};
@@ -57,7 +58,7 @@ pub enum Part {
     Whole,
     /// `.cp_mask`: the bytes of each 16 whose bits are set.
     Masked(Source),
-    /// `.ignore_oob`: all but so many at the beginning and at the end, which may lie nowhere.
+    /// `.ignore_oob`: leaves out this number of bytes at the beginning and at the end.
     Inside(Source, Source),
 }
 

@@ -25,7 +25,7 @@ const LINE: usize = 16;
 type Outcome<T> = Result<T, Box<Trouble>>;
 
 impl ByteRows {
-    /// Lines in memory of so many registers a lane. A transposed load has 16 lines for two.
+    /// Lines in memory for a number of registers a lane. A transposed load has 16 lines for two.
     #[must_use]
     pub const fn lines(self, registers: usize) -> usize {
         8 * registers
