@@ -225,6 +225,16 @@ fn misuse_is_a_fault() {
         "cp.async.bulk.global.shared::cta.bulk_group [%x1], [room], 512;",
         "store of 16 bytes, 0 bytes beyond",
     );
+    // No byte is copied, so no access bounds the size.
+    fault(
+        ".reg .b16 %h; mov.b16 %h, 0;\n\
+         cp.async.bulk.global.shared::cta.bulk_group.cp_mask [%x1], [room], 0xfffffff0, %h;",
+        "bulk copy of 4294967280 bytes, more than shared memory has",
+    );
+    fault(
+        "mov.u64 %d0, 8; st.bulk.weak [%x1], %d0, 0;",
+        "`st.bulk` whose address is not of shared memory",
+    );
 }
 
 /// PTX ISA, "cp.async.bulk", `.cp_mask`: a bit for each byte of 16.

@@ -3,7 +3,7 @@
 //! "st.bulk").
 //! A copy is done at once, so its group never waits.
 
-use super::access::{combine, is_global, read_bytes, write_bytes};
+use super::access::{combine, is_shared, read_bytes, write_bytes};
 use super::cluster::mapa;
 use super::inst::{AtomicKind, AtomicOp, AtomicType, Source, Space, Target};
 use super::mbarrier;
@@ -101,6 +101,10 @@ pub struct FillOp {
 /// Addresses and sizes are multiples of this many bytes.
 const PIECE: u64 = 16;
 
+/// The most bytes of a copy that leaves bytes out: more than the shared memory of any CTA. Bytes
+/// that are left out are not looked at, so nothing else bounds such a copy.
+const MOST_PARTED: u64 = 1 << 18;
+
 /// Carries a copy out for the threads of a warp, one after the other.
 pub fn execute(
     core: &mut Core<'_>,
@@ -130,6 +134,16 @@ pub fn execute(
                     detail,
                 }));
             }
+        }
+        if op.part != Part::Whole && bytes > MOST_PARTED {
+            return Err(Box::new(Trouble {
+                kind: FaultKind::IllegalAddress,
+                warp: site.0,
+                lane,
+                pc,
+                address: Some(to),
+                detail: format!("bulk copy of {bytes} bytes, more than shared memory has"),
+            }));
         }
         let mbarrier = match op.kind {
             BulkKind::Load { mbarrier, .. } | BulkKind::Send { mbarrier } => {
@@ -183,7 +197,7 @@ pub fn fill(
             () if !at.is_multiple_of(FILLED) => Some("address is no multiple of 8"),
             () if !bytes.is_multiple_of(FILLED) => Some("size is no multiple of 8"),
             () if bytes > MOST_FILLED => Some("size is more than 16777216"),
-            () if is_global(at) => Some("address is not of shared memory"),
+            () if !is_shared(at) => Some("address is not of shared memory"),
             () => None,
         };
         if let Some(wrong) = wrong {

@@ -53,7 +53,7 @@ pub struct Later {
     pub address: u64,
 }
 
-/// The most arrivals under way in a cluster.
+/// The most arrivals under way in a cluster, beside those of one instruction.
 const MOST_LATER: usize = 1024;
 
 /// What a wait at the barrier finds.
@@ -105,13 +105,16 @@ impl Cluster {
         }
     }
 
-    /// Notes an arrival for later; false where there are too many.
-    pub fn arrive_later(&mut self, later: Later) -> bool {
-        let room = self.later.len() < MOST_LATER;
-        if room {
-            self.later.push(later);
-        }
-        room
+    /// Whether `arrivals` more may be under way. One instruction has at most 512 a warp, and never
+    /// waits for its own.
+    #[must_use]
+    pub fn has_room(&self, arrivals: usize) -> bool {
+        self.later.is_empty() || self.later.len() + arrivals <= MOST_LATER
+    }
+
+    /// Lets an arrival come later. The caller has asked whether there is room.
+    pub fn arrive_later(&mut self, later: Later) {
+        self.later.push(later);
     }
 
     /// The next arrival whose time has come.

@@ -5,13 +5,14 @@
 //! opaque bytes of the answer hold the first CTA's index, x and y in the lower half and z in the
 //! upper, and in the highest bit whether there was a cluster.
 
-use super::access::write_bytes;
+use super::access::{is_shared, write_bytes};
 use super::cluster::mapa;
 use super::inst::{Source, Space};
 use super::mbarrier;
 use super::rows::lanes;
 use super::state::Core;
 use super::step::{Env, Trouble};
+use partita_device::FaultKind;
 use partita_model::Dim3;
 
 /// Bytes of an answer.
@@ -79,6 +80,17 @@ pub fn execute(
         let site = (w + core.first_warp, lane, pc);
         let address = op.space.generic(core.get(op.address, w, lane));
         let mbarrier = op.space.generic(core.get(op.mbarrier, w, lane));
+        if !is_shared(address) {
+            return Err(Box::new(Trouble {
+                kind: FaultKind::InvalidAddressSpace,
+                warp: site.0,
+                lane,
+                pc,
+                address: Some(address),
+                detail: "`clusterlaunchcontrol.try_cancel` to an address outside shared memory"
+                    .to_owned(),
+            }));
+        }
         let answer = env.unbegun.take().map_or([0; 2], |[x, y, z]| {
             [u64::from(x) | u64::from(y) << 32, u64::from(z) | 1 << 63]
         });

@@ -7,19 +7,20 @@ use partita_model::Dim3;
 
 /// Each CTA allocates, counts itself among the CTAs of its SM that have columns, notes the count,
 /// and goes, with `dealloc` or without.
-fn kernel(columns: u32, with_dealloc: bool) -> String {
+fn kernel(columns: u32, with_dealloc: bool, group: u32) -> String {
     let dealloc = if with_dealloc {
-        format!("tcgen05.dealloc.cta_group::1.sync.aligned.b32 %r3, {columns};")
+        format!("tcgen05.dealloc.cta_group::{group}.sync.aligned.b32 %r3, {columns};")
     } else {
         String::new()
     };
     format!(
         ".version 8.7\n.target sm_100a\n.address_size 64\n\
-         .visible .entry test(.param .u64 counts, .param .u64 found)\n{{\n\
+         .visible .entry test(.param .u64 counts, .param .u64 found)\n\
+         .explicitcluster .reqnctapercluster {group}\n{{\n\
          .reg .b32 %r<12>; .reg .b64 %d<8>; .reg .pred %p<2>; .shared .align 4 .b32 place;\n\
          ld.param.u64 %d0, [counts]; ld.param.u64 %d1, [found];\n\
          mov.u32 %r0, place;\n\
-         tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], {columns};\n\
+         tcgen05.alloc.cta_group::{group}.sync.aligned.shared::cta.b32 [%r0], {columns};\n\
          ld.shared.b32 %r3, [place];\n\
          mov.u32 %r4, %smid; mul.wide.u32 %d2, %r4, 4; add.u64 %d0, %d0, %d2;\n\
          mov.u32 %r5, %tid.x; setp.eq.u32 %p0, %r5, 0; mov.u32 %r6, 0;\n\
@@ -28,14 +29,23 @@ fn kernel(columns: u32, with_dealloc: bool) -> String {
          mov.u32 %r7, %ctaid.x; mul.wide.u32 %d2, %r7, 8; add.u64 %d1, %d1, %d2;\n\
          @%p0 st.global.v2.b32 [%d1], {{%r6, %r3}};\n\
          @%p0 red.global.add.u32 [%d0], -1;\n\
-         bar.warp.sync -1;\n{dealloc}\nret;\n}}\n"
+         bar.warp.sync -1;\n\
+         barrier.cluster.arrive; barrier.cluster.wait;\n{dealloc}\nret;\n}}\n"
     )
 }
 
 fn counts_and_places(columns: u32, with_dealloc: bool, timing: Timing) -> Vec<[u32; 2]> {
+    let buffers = play(kernel(columns, with_dealloc, 1), timing).unwrap();
+    let words: Vec<u32> =
+        buffers[1].as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    words.as_chunks::<2>().0.to_vec()
+}
+
+/// Runs three times as many CTAs as there are SMs: the buffers, or what went wrong.
+fn play(ptx: String, timing: Timing) -> Result<Vec<Vec<u8>>, String> {
     let ctas = 3 * 148;
     let job = Run {
-        ptx: kernel(columns, with_dealloc).into(),
+        ptx: ptx.into(),
         kernel: "test".to_owned(),
         grid: Dim3::linear(ctas),
         block: Dim3::linear(32),
@@ -48,10 +58,7 @@ fn counts_and_places(columns: u32, with_dealloc: bool, timing: Timing) -> Vec<[u
         spec: Spec::named("b200").unwrap(),
         options: Options { timing, seed: 1, ..Options::default() },
     };
-    let found = run(&job).unwrap().buffers.remove(1);
-    let words: Vec<u32> =
-        found.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
-    words.as_chunks::<2>().0.to_vec()
+    run(&job).map(|done| done.buffers).map_err(|error| error.to_string())
 }
 
 #[test]
@@ -65,6 +72,27 @@ fn ctas_of_an_sm_wait_for_columns() {
             assert!(halves.iter().any(|&[others, place]| others == 1 && place == 256));
         }
     }
+}
+
+/// Pairs that each had the columns of one of their CTAs would wait for each other without end.
+#[test]
+fn pairs_of_ctas_wait_for_whole_pairs() {
+    for timing in [Timing::Off, Timing::On] {
+        for columns in [512, 256] {
+            let buffers = play(kernel(columns, true, 2), timing).unwrap();
+            let done = buffers[1].as_chunks::<8>().0.iter().filter(|found| **found != [0xff; 8]);
+            assert_eq!(done.count(), 3 * 148);
+        }
+    }
+}
+
+/// What a CTA of odd rank has alone would never be given back.
+#[test]
+fn a_cta_allocates_alone_or_with_its_pair() {
+    let alone = "tcgen05.alloc.cta_group::1.sync.aligned.shared::cta.b32 [%r0], 32;\n";
+    let ptx = kernel(32, true, 2).replacen("tcgen05.alloc", &format!("{alone}tcgen05.alloc"), 1);
+    let error = play(ptx, Timing::Off).unwrap_err();
+    assert!(error.contains("another `.cta_group`"), "{error}");
 }
 
 #[test]

@@ -500,9 +500,10 @@ fn results(form: &Form, operands: &[Operand]) -> Option<usize> {
         | Op::Stackrestore => None,
         Op::Bar | Op::Barrier => form.has(Mod::Red).then_some(1),
         // Of all operations of tensor memory only a load has a result.
-        Op::Tcgen05 => matches!(operands.get(1), Some(Operand::Mem(..)))
-            .then_some(1)
-            .filter(|_| !matches!(operands.first(), Some(Operand::Mem(..)))),
+        Op::Tcgen05 => {
+            let address = |one: &Operand| matches!(one, Operand::Mem(..) | Operand::Absolute(_));
+            operands.iter().position(address).filter(|&results| results > 0)
+        }
         Op::Call => matches!(operands.first(), Some(Operand::List(_))).then_some(1),
         _ if operands.is_empty() => None,
         _ => Some(1),

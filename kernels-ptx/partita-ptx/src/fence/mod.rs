@@ -25,8 +25,8 @@
 //!
 //! - The window holds the module's variables and whatever else the program may reach. Margins hold
 //!   nothing.
-//! - The hardware bounds constant, parameter, shared and local memory to the kernel, the CTA and
-//!   the thread, and what `isspacep.global` denies is one of these.
+//! - The hardware bounds constant, parameter, shared, tensor and local memory to the kernel, the
+//!   CTA and the thread, and what `isspacep.global` denies is one of these.
 //! - A thread cannot change its own registers by way of local memory. That does not hold of values
 //!   which the assembler spills there: a kernel that writes beyond its own local arrays may reach
 //!   them.

@@ -118,6 +118,7 @@ fn store_elements(
 ) -> Outcome {
     let size = op.bytes as usize;
     let total = size * op.elements.len();
+    let has_gaps = op.elements.contains(&None);
     for lane in lanes(mask) {
         let mut bytes = [0_u8; 64];
         for (element, source) in op.elements.iter().enumerate() {
@@ -127,7 +128,7 @@ fn store_elements(
         }
         let (at, site) = (addresses[lane], (w + core.first_warp, lane, pc));
         // A part that is left out splits the access, which must lie on a multiple of all its bytes.
-        let split = op.elements.contains(&None) && at.is_multiple_of(total as u64);
+        let split = has_gaps && at.is_multiple_of(total as u64);
         if !split {
             write(env, site, place(op.space, at), &bytes[..total], Access::Store)?;
             continue;

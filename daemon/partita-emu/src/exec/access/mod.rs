@@ -269,6 +269,12 @@ pub fn is_global(address: u64) -> bool {
     address >= GLOBAL_BASE
 }
 
+/// Whether a generic address belongs to shared memory, of the CTA or of another of its cluster.
+#[must_use]
+pub const fn is_shared(address: u64) -> bool {
+    address.wrapping_sub(SHARED_BASE) < SPACE_BYTES
+}
+
 /// Reads bytes up to a zero from global memory, at most `limit` of them, for messages of the
 /// system's calls.
 pub fn read_text(

@@ -173,6 +173,9 @@ impl Decoder<'_> {
             (_, []) if !kind.is_scaled() => 0,
             _ => return self.unsupported(form),
         };
+        if stationary && blocks > 0 {
+            return self.unsupported(form);
+        }
         let &[d, left, right, instruction, ref rest @ ..] = operands else {
             return self.unsupported(form);
         };

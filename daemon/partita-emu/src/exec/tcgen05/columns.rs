@@ -10,10 +10,10 @@
 //! CTAs of odd rank have columns of their own here, because a pair lies on two SMs of a GPU and may
 //! lie on one here.
 
-use super::super::access::write_bytes;
+use super::super::access::{is_shared, write_bytes};
+use super::memory::TensorMemory;
 use super::{Outcome, Site, memory_of, of_cta, ranks_of, trouble};
 use crate::exec::step::Env;
-use crate::memory::{SHARED_BASE, SPACE_BYTES};
 use partita_device::FaultKind;
 
 /// Columns that are allocated together.
@@ -46,6 +46,44 @@ fn count_of(site: Site, what: &str, columns: u64) -> Outcome<u32> {
     Err(trouble(FaultKind::IllegalInstruction, site, None, detail))
 }
 
+/// What allocations of a CTA change, but the addresses that they write.
+#[derive(Clone, Copy, Debug)]
+pub struct Allocated {
+    claims: Claims,
+    units: u16,
+    side: usize,
+    ahead: [Option<[u8; 2]>; 2],
+}
+
+impl Allocated {
+    /// As it is now.
+    pub fn now(env: &mut Env<'_>, site: Site) -> Outcome<Allocated> {
+        let of_other = other_of_pair(env, site).and_then(|other| other.ahead);
+        let tensor = of_cta(env, site)?;
+        let TensorMemory { units, side, ahead, .. } = *tensor.memory;
+        Ok(Allocated { claims: *tensor.claims, units, side, ahead: [ahead, of_other] })
+    }
+
+    /// Makes it so again.
+    pub fn restore(self, env: &mut Env<'_>, site: Site) -> Outcome {
+        let [own, of_other] = self.ahead;
+        if let Some(other) = other_of_pair(env, site) {
+            other.ahead = of_other;
+        }
+        let tensor = of_cta(env, site)?;
+        *tensor.claims = self.claims;
+        (tensor.memory.units, tensor.memory.side) = (self.units, self.side);
+        tensor.memory.ahead = own;
+        Ok(())
+    }
+}
+
+/// The tensor memory of the other CTA of the running CTA's pair.
+fn other_of_pair<'e>(env: &'e mut Env<'_>, site: Site) -> Option<&'e mut TensorMemory> {
+    let rank = env.cluster.as_ref()?.rank;
+    memory_of(env, site, Some(rank ^ 1)).ok()
+}
+
 /// `alloc`: false where the CTA must wait.
 pub fn alloc(env: &mut Env<'_>, site: Site, to: u64, columns: u64, pair: bool) -> Outcome<bool> {
     let count = count_of(site, "tcgen05.alloc", columns)?;
@@ -53,7 +91,7 @@ pub fn alloc(env: &mut Env<'_>, site: Site, to: u64, columns: u64, pair: bool) -
         let detail = "`tcgen05.alloc` after the CTA gave up its permit to allocate".to_owned();
         return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
     }
-    if to.wrapping_sub(SHARED_BASE) >= SPACE_BYTES {
+    if !is_shared(to) {
         let detail = "`tcgen05.alloc` to an address outside shared memory".to_owned();
         return Err(trouble(FaultKind::InvalidAddressSpace, site, Some(to), detail));
     }
@@ -74,11 +112,17 @@ pub fn alloc(env: &mut Env<'_>, site: Site, to: u64, columns: u64, pair: bool) -
                 return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
             }
             chosen = Some(u32::from(first));
-        } else if of_cta(env, site)?.memory.ahead.is_some() {
+        } else if side == 1 || of_cta(env, site)?.memory.ahead.is_some() {
+            // Only CTAs of even rank choose: two pairs that each had half of their columns would
+            // wait for each other.
             return Ok(false);
         }
     }
     let tensor = of_cta(env, site)?;
+    if tensor.memory.units != 0 && tensor.memory.side != side {
+        let detail = "`tcgen05.alloc` with another `.cta_group` than the columns that the CTA has";
+        return Err(trouble(FaultKind::IllegalInstruction, site, None, detail.to_owned()));
+    }
     let taken = &mut tensor.claims.0[side];
     let found = match chosen {
         Some(first) => Some(first).filter(|&first| *taken & units(first, count) == 0),
@@ -120,7 +164,7 @@ pub fn dealloc(env: &mut Env<'_>, site: Site, address: u64, columns: u64) -> Out
         );
         return Err(trouble(FaultKind::IllegalInstruction, site, Some(address), detail));
     }
-    tensor.memory.units &= !bits;
+    tensor.memory.release(bits);
     tensor.claims.0[tensor.memory.side & 1] &= !bits;
     Ok(())
 }

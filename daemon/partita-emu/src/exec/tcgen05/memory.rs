@@ -1,7 +1,7 @@
 //! The tensor memory of a CTA: 128 lanes of 512 columns of 32 bits (PTX ISA, "Tensor Memory").
 //!
 //! An address has the lane in its upper half and the column in its lower half. Each CTA has storage
-//! of its own for its columns of the SM. A new CTA finds there what an earlier one has left.
+//! of its own for its columns of the SM, from its first allocation until it has no column left.
 
 use super::columns::UNIT;
 
@@ -60,7 +60,7 @@ impl Default for TensorMemory {
 impl TensorMemory {
     /// Begins with a new CTA.
     pub fn start(&mut self) {
-        (self.units, self.may_allocate, self.ahead) = (0, true, None);
+        *self = TensorMemory::default();
     }
 
     /// Provides the storage.
@@ -68,6 +68,14 @@ impl TensorMemory {
         self.units |= units;
         if self.words.is_empty() {
             self.words = vec![0; ROWS * COLUMNS];
+        }
+    }
+
+    /// Takes columns away, and the storage with the last of them.
+    pub fn release(&mut self, units: u16) {
+        self.units &= !units;
+        if self.units == 0 {
+            self.words = Vec::new();
         }
     }
 
@@ -113,7 +121,9 @@ mod tests {
         {
             assert!(memory.row(Cell { row, column }, count).is_none(), "{row} {column} {count}");
         }
-        memory.start();
-        assert!(memory.row(Cell::at(32), 1).is_none());
+        memory.release(0b100);
+        assert_eq!(memory.row(Cell { row: 127, column: 63 }, 1), Some(&[0][..]));
+        memory.release(0b010);
+        assert!(memory.words.is_empty() && memory.row(Cell::at(32), 1).is_none());
     }
 }

@@ -151,6 +151,19 @@ pub fn settle(env: &mut Env<'_>) -> Outcome {
 pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Outcome<Step> {
     let program: &Program = env.program;
     let Some(op) = program.tensor_ops.get(i.imm as usize) else { return Ok(Step::Done) };
+    // All warps execute, or all try again: what one has done would be done twice.
+    let Some(first) = (0..core.warps).find(|&w| core.mask(i, w) != 0) else {
+        return Ok(Step::Done);
+    };
+    let lane = (core.mask(i, first).trailing_zeros() & 31) as usize;
+    let site = (first + core.first_warp, lane, pc);
+    if let Some(again) = put_off(core, i, op, env, site)? {
+        return Ok(again);
+    }
+    let before = match op {
+        TensorOp::Alloc { .. } => Some(columns::Allocated::now(env, site)?),
+        _ => None,
+    };
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         if mask == 0 {
@@ -163,6 +176,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                 let address = space.generic(core.get(*to, w, first));
                 let columns = core.get(*columns, w, first);
                 if !columns::alloc(env, site, address, columns, *pair)? {
+                    before.map_or(Ok(()), |before| before.restore(env, site))?;
                     return Ok(Step::Again(LOOK_AGAIN));
                 }
             }
@@ -186,11 +200,6 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                 }
             }
             TensorOp::Product(op) => {
-                let until = *of_cta(env, site)?.busy_until;
-                let full = env.now + MOST_BUSY * env.cycle;
-                if env.trace.wanted && until > full {
-                    return Ok(Step::Again(nanos(until - full)));
-                }
                 for lane in lanes(mask) {
                     product::execute(core, op, env, (w, lane, pc))?;
                 }
@@ -198,9 +207,6 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
             TensorOp::Commit { mbarrier, space, ctas } => {
                 let until = *of_cta(env, site)?.busy_until;
                 let is_later = env.trace.wanted && until > env.now;
-                if is_later && env.cluster.is_none() {
-                    return Ok(Step::Again(nanos(until - env.now)));
-                }
                 for lane in lanes(mask) {
                     let site = (site.0, lane, pc);
                     let address = space.generic(core.get(*mbarrier, w, lane));
@@ -210,10 +216,7 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                             Some(peers) if is_later => {
                                 let own = rank_of([at, peers.rank as u64, 0], 0);
                                 let address = mapa([at, own, 0], 0);
-                                let later = Later { time: until, site, address };
-                                if !peers.cluster.arrive_later(later) {
-                                    return Ok(Step::Again(nanos(until - env.now)));
-                                }
+                                peers.cluster.arrive_later(Later { time: until, site, address });
                             }
                             _ => mbarrier::arrive(env, site, at)?,
                         }
@@ -223,6 +226,34 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
         }
     }
     Ok(Step::Done)
+}
+
+/// Whether the instruction must wait: for room among products under way, for their end, or for room
+/// among arrivals under way.
+fn put_off(
+    core: &Core<'_>,
+    i: &Inst,
+    op: &TensorOp,
+    env: &mut Env<'_>,
+    site: Site,
+) -> Outcome<Option<Step>> {
+    if !env.trace.wanted || !matches!(op, TensorOp::Product(_) | TensorOp::Commit { .. }) {
+        return Ok(None);
+    }
+    let until = *of_cta(env, site)?.busy_until;
+    let from = match op {
+        TensorOp::Product(_) => env.now + MOST_BUSY * env.cycle,
+        _ => env.now,
+    };
+    let wait = (until > from).then(|| Step::Again(nanos(until - from)));
+    let TensorOp::Commit { ctas, .. } = op else { return Ok(wait) };
+    let Some(peers) = &env.cluster else { return Ok(wait) };
+    let of_warp = |w: usize| {
+        let of_lane = |lane| super::bulk::ranks(core, *ctas, w, lane).count();
+        lanes(core.mask(i, w)).map(of_lane).sum::<usize>()
+    };
+    let arrivals = (0..core.warps).map(of_warp).sum();
+    Ok(wait.filter(|_| !peers.cluster.has_room(arrivals)))
 }
 
 /// The tensor memory of the running CTA.

@@ -2,6 +2,7 @@
 
 use super::turns::Turns;
 use super::{News, Resident, Sm};
+use crate::exec::tcgen05::columns::Claims;
 use crate::gpu::grid::Grid;
 use crate::gpu::hardware::MOST_PARTS;
 use partita_model::OperationId;
@@ -21,6 +22,8 @@ pub struct Context {
     ctas: u32,
     last_grid: Option<OperationId>,
     present: Vec<(OperationId, u32, u64)>,
+    /// Columns of tensor memory stay with the CTAs that have them.
+    claims: Claims,
 }
 
 impl Context {
@@ -46,6 +49,7 @@ impl Sm {
         std::mem::swap(&mut self.ctas, &mut other.ctas);
         std::mem::swap(&mut self.last_grid, &mut other.last_grid);
         std::mem::swap(&mut self.present, &mut other.present);
+        std::mem::swap(&mut self.claims, &mut other.claims);
     }
 
     /// Takes off what is here, at `time`. The CTAs go away as far as anybody sees.

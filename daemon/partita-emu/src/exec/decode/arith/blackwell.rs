@@ -18,6 +18,9 @@ impl Decoder<'_> {
         form: &Form,
         operands: &[Operand],
     ) -> Result<Option<()>> {
+        if !matches!(form.op, P::Add | P::Sub | P::Mul | P::Fma | P::Min | P::Max) {
+            return Ok(None);
+        }
         let types: Vec<Type> = form.types().collect();
         match (types.as_slice(), form.op) {
             ([Type::F32x2], P::Add | P::Sub | P::Mul | P::Fma) => self.pair(form, operands)?,

@@ -55,7 +55,8 @@ impl Decoder<'_> {
             | flag(form.has(Mod::Satfinite), FINITE)
             | flag(form.has(Mod::Rp), UP);
         let text = self.module.text(form.text);
-        if text.contains(".scaled::") {
+        let is_narrow = halves.or(narrow(to)).or(narrow(from)).is_some();
+        if is_narrow && text.contains(".scaled::") {
             return self.unsupported(form);
         }
         match (halves.or(narrow(to)), narrow(from), operands) {
