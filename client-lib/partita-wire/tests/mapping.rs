@@ -3,18 +3,19 @@
 #![expect(unsafe_code, reason = "fork has no safe form, and neither has mapping memory")]
 #![expect(clippy::unwrap_used, reason = "helpers of tests may unwrap as tests do")]
 
-use partita_model::{
-    Bytes, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, SessionId, SmSet, Timekeeping,
-};
+#[path = "session/welcome.rs"]
+mod welcome;
+
 use partita_wire::mapping::{Mapping, sealed_memory};
 use partita_wire::ring::{Memory, Sleeper, Waker};
-use partita_wire::{ClientEnd, PROTOCOL, ServerSession, Sizes, Welcome, Window};
+use partita_wire::{ClientEnd, ServerSession, Sizes};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use rustix::process::{Pid, WaitOptions, waitpid};
 use std::os::fd::AsFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
+use welcome::welcome;
 
 // SAFETY: both are the C library's.
 unsafe extern "C" {
@@ -31,40 +32,8 @@ const SIZES: Sizes = Sizes {
 };
 
 fn attach(server: &ServerSession) -> ClientEnd {
-    let facts = DeviceFacts {
-        kind: DeviceKind::Emulated,
-        timekeeping: Timekeeping::Simulated,
-        name: "small".to_owned(),
-        uuid: [7; 16],
-        compute_capability: ComputeCapability { major: 9, minor: 0 },
-        sm_count: 24,
-        sm_clock_khz: 1_000_000,
-        memory_clock_khz: 1_000_000,
-        memory_bus_bits: 512,
-        memory: Bytes(1 << 30),
-        llc: Bytes(1 << 20),
-        threads_per_sm: 2048,
-        ctas_per_sm: 32,
-        registers_per_sm: 65_536,
-        shared_per_sm: Bytes(65_536),
-        shared_per_cta: Bytes(49_152),
-        shared_per_cta_optin: Bytes(65_536),
-        threads_per_cta: 1024,
-        register_parts: 4,
-        shared_reserved: Bytes(1024),
-        absent_sms: SmSet::EMPTY,
-    };
-    let welcome = Welcome {
-        protocol: PROTOCOL,
-        features: 0,
-        session: SessionId(1),
-        facts,
-        window: Window { base: DeviceAddress(1 << 40), bytes: 1 << 36 },
-        layout: server.layout(),
-        host: None,
-    };
     let [memfd, bell] = server.client_fds().unwrap().map(|fd| fd.try_clone_to_owned().unwrap());
-    ClientEnd::attach(&welcome, &memfd, bell).unwrap()
+    ClientEnd::attach(&welcome(server), &memfd, bell).unwrap()
 }
 
 /// What a forked child says.

@@ -3,24 +3,23 @@
 
 #[path = "session/bounds.rs"]
 mod bounds;
+#[path = "session/welcome.rs"]
+mod welcome;
 
 use partita_model::request::{
     ArenaRange, EventHandle, ImageId, Launch, ModuleHandle, Request, Sequence, StreamHandle,
 };
-use partita_model::{
-    Bytes, ComputeCapability, Console, DeviceAddress, DeviceFacts, DeviceKind, ImagePart,
-    SessionId, Timekeeping,
-};
+use partita_model::{Console, DeviceAddress, ImagePart};
 use partita_wire::mapping::Mapping;
 use partita_wire::ring::{Memory, RingFault};
 use partita_wire::{
-    Answer, Arena, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, PROTOCOL,
-    Printed, Received, Reply, Rung, ServerSession, Sizes, VariableReply, Violation, Welcome,
-    Window, code,
+    Answer, Arena, BellState, CallError, ClientEnd, Incoming, Malformed, ModuleReply, Printed,
+    Received, Reply, Rung, ServerSession, Sizes, VariableReply, Violation, Welcome, Window, code,
 };
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use welcome::welcome;
 
 const SMALL: Sizes = Sizes {
     command_bytes: 1 << 17,
@@ -29,40 +28,6 @@ const SMALL: Sizes = Sizes {
     staging_bytes: 1 << 16,
     host_bytes: 0,
 };
-
-fn welcome(server: &ServerSession) -> Welcome {
-    Welcome {
-        protocol: PROTOCOL,
-        features: 0,
-        session: SessionId(5),
-        facts: DeviceFacts {
-            kind: DeviceKind::Emulated,
-            timekeeping: Timekeeping::Simulated,
-            name: "Emulated H200".to_owned(),
-            uuid: *b"0123456789abcdef",
-            compute_capability: ComputeCapability { major: 9, minor: 0 },
-            sm_count: 132,
-            sm_clock_khz: 1_980_000,
-            memory_clock_khz: 3_201_000,
-            memory_bus_bits: 6144,
-            memory: Bytes(151 << 30),
-            llc: Bytes(60 << 20),
-            threads_per_sm: 2048,
-            ctas_per_sm: 32,
-            registers_per_sm: 65_536,
-            shared_per_sm: Bytes(233_472),
-            shared_per_cta: Bytes(49_152),
-            shared_per_cta_optin: Bytes(232_448),
-            threads_per_cta: 1024,
-            register_parts: 4,
-            shared_reserved: Bytes(1024),
-            absent_sms: partita_model::SmSet::EMPTY,
-        },
-        window: Window { base: DeviceAddress(1 << 40), bytes: 1 << 36 },
-        layout: server.layout(),
-        host: None,
-    }
-}
 
 /// A session, and its memory as a client that keeps no rules sees it.
 fn session(sizes: Sizes) -> (ServerSession, ClientEnd, Arc<Mapping>) {

@@ -105,7 +105,7 @@ fn each_cta_is_computed_once() {
             let begun: u32 = began.iter().sum();
             assert!(begun >= 1 && begun <= all, "{begun} of {all}");
             if all > 300 {
-                // More than the GPU holds at once, so the first took the others over.
+                // More CTAs than the GPU holds at once, so the first CTAs took over the rest.
                 assert!(begun < all, "{grid:?}: all {all} CTAs began");
             }
             compared += counts.len();

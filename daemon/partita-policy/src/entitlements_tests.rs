@@ -1,4 +1,4 @@
-//! Whom terms let run, and what they leave open.
+//! Which applications their terms let run, and which SMs the terms leave open.
 
 use super::*;
 use partita_model::Cause;

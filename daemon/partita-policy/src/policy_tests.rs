@@ -151,7 +151,7 @@ fn the_selector_is_asked_when_it_wants_to_be() {
     assert_eq!((asked(&seen), policy.next_at()), (1, Some(Nanos(500))));
     assert_eq!(policy.observe(&look(499, &all)), None);
     assert_eq!(asked(&seen), 1);
-    // The first one waits now: whoever runs changes, though nobody shares SMs.
+    // The first one waits now: the running application changes, though nobody shares SMs.
     let orders = policy.observe(&look(500, &all)).unwrap();
     assert_eq!([1, 2].map(|id| orders.plan.sms(ApplicationId(id)).len()), [0, 4]);
     assert_eq!(asked(&seen), 2);

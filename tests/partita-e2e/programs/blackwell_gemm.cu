@@ -149,6 +149,7 @@ int main() {
     float *deviceC = upload(std::vector<float>(M * N, -1.0f));
     CUtensorMap ofA = map(encode, deviceA, M, BM), ofB = map(encode, deviceB, N, BN);
     product<<<dim3((N + BN - 1) / BN, (M + BM - 1) / BM), 192>>>(ofA, ofB, deviceC);
+    CHECK(cudaGetLastError());
     CHECK(cudaDeviceSynchronize());
     std::vector<float> c = download(deviceC, M * N);
     for (int row = 0; row < M; row++) {

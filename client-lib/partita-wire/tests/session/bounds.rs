@@ -1,4 +1,5 @@
-//! The exact bounds of a session, its words, and who is rung for what.
+//! The exact bounds of a session, its shared words, and when the bell of the client or of the data
+//! plane rings.
 
 use super::{SMALL, send, send_and_read, session, welcome};
 use partita_model::Console;

@@ -164,8 +164,11 @@ impl RunArgs {
 
     fn explain(&self, error: &DirectError) -> Failure {
         match error {
-            DirectError::Module(places) => {
-                Failure::located(format!("{}:{places}", files::shown(&self.file)))
+            DirectError::Module(message) => {
+                // A message about the whole module names no line.
+                let names_line = message.starts_with(|first: char| first.is_ascii_digit());
+                let gap = if names_line { "" } else { " " };
+                Failure::located(format!("{}:{gap}{message}", files::shown(&self.file)))
             }
             DirectError::Fault(fault) if self.form != FormName::Original => {
                 let pass = if self.form == FormName::Worker { "worker" } else { "ticket" };

@@ -51,7 +51,7 @@ pub struct BulkOp {
     pub part: Part,
 }
 
-/// The bytes of a copy that are copied. The others count as copied for an mbarrier.
+/// Which bytes of a range a copy writes. For an mbarrier all bytes of the range count.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     /// All of them.

@@ -86,6 +86,14 @@ pub struct Conversion {
 }
 
 impl Conversion {
+    /// To the nearest, without any modifier.
+    #[must_use]
+    pub const fn plain(from: Number, to: Number) -> Self {
+        let rounding = Rounding::Nearest;
+        let (integral, ftz, sat, relu, finite) = (false, false, false, false, false);
+        Conversion { from, to, rounding, integral, ftz, sat, relu, finite }
+    }
+
     /// As a lane function's parameter.
     #[must_use]
     pub fn pack(self) -> u32 {

@@ -12,12 +12,11 @@
 //! An operation on bytes without the mark is a fault. A GPU leaves that undefined. `try_wait` never
 //! blocks here: the ISA lets it return early, and programs loop around it.
 
-use super::access::{read_bytes, write_bytes};
+use super::access::{is_shared, read_bytes, write_bytes};
 use super::inst::{Source, Space, Target};
 use super::rows::lanes;
 use super::state::Core;
 use super::step::{Env, Trouble};
-use crate::memory::{SHARED_BASE, SPACE_BYTES};
 use partita_device::FaultKind;
 
 /// The most arrivals that an object counts (PTX ISA, "mbarrier.init").
@@ -183,7 +182,7 @@ fn change(
         let (warp, lane, pc) = site;
         Box::new(Trouble { kind, warp, lane, pc, address: Some(address), detail })
     };
-    if address.wrapping_sub(SHARED_BASE) >= SPACE_BYTES {
+    if !is_shared(address) {
         let detail = "an mbarrier outside shared memory".to_owned();
         return Err(trouble(FaultKind::InvalidAddressSpace, detail));
     }

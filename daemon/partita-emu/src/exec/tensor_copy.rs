@@ -214,7 +214,8 @@ impl<'a> Tile<'a> {
     }
 
     /// Four rows of a tensor of two dimensions (PTX ISA, ".tile::scatter4 and .tile::gather4
-    /// modes"): the first coordinate is the column, the others are rows. The map's box has one row.
+    /// modes"): the first coordinate is the column, the other four are rows. The map's box has one
+    /// row.
     fn of_rows(spec: &'a TensorMapSpec, first: [i64; MAX_RANK], shared: u64) -> Option<Self> {
         let is_row = matches!(spec.part, TensorPart::Tiled { extents } if extents[1] == 1);
         let mut tile = Tile::new(spec, (first, None), shared).filter(|_| is_row)?;

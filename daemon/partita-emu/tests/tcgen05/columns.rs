@@ -74,12 +74,17 @@ fn ctas_of_an_sm_wait_for_columns() {
     }
 }
 
-/// Pairs that each had the columns of one of their CTAs would wait for each other without end.
+/// Of one pair the CTA of even rank asks first, of the next pair the CTA of odd rank. Pairs that
+/// each had the columns of one of their CTAs would wait for each other without end.
 #[test]
 fn pairs_of_ctas_wait_for_whole_pairs() {
+    let late = "mov.u32 %r8, %clusterid.x; mov.u32 %r9, %cluster_ctarank; xor.b32 %r8, %r8, %r9; \
+                and.b32 %r8, %r8, 1; setp.eq.u32 %p1, %r8, 1;\n@%p1 nanosleep.u32 2000;\n";
     for timing in [Timing::Off, Timing::On] {
         for columns in [512, 256] {
-            let buffers = play(kernel(columns, true, 2), timing).unwrap();
+            let ptx = kernel(columns, true, 2);
+            let ptx = ptx.replacen("tcgen05.alloc", &format!("{late}tcgen05.alloc"), 1);
+            let buffers = play(ptx, timing).unwrap();
             let done = buffers[1].as_chunks::<8>().0.iter().filter(|found| **found != [0xff; 8]);
             assert_eq!(done.count(), 3 * 148);
         }

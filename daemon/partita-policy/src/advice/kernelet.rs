@@ -452,7 +452,7 @@ mod tests {
         assert_eq!((group.members.len(), kernelet(settings).advise(&all).len()), (2, 2));
     }
 
-    /// One prediction is enough for all pairs of the same two kernels, whoever has the lower id.
+    /// One prediction is enough for all pairs of the same two kernels, in either order of ids.
     #[test]
     fn a_pair_is_predicted_once() {
         let kernelet = kernelet(KerneletSettings::default());

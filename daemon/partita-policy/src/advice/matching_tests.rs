@@ -323,7 +323,7 @@ fn notes_say_whether_a_group_was_measured() {
         };
         matching.notes(&all).into_iter().filter_map(of).collect()
     };
-    // Who is alone is no group.
+    // An application on its own is no group.
     assert_eq!(matched(&matching), [(vec![1, 2], false)]);
     matching.learn(&all[..2], &[0.8, 0.5]);
     assert_eq!(matched(&matching), [(vec![1, 2], true)]);

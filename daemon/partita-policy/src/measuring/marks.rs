@@ -364,7 +364,7 @@ mod tests {
         // 400 of 6,400 ns are less than an eighth, 1,000 of 7,000 are more.
         assert!(!regular(60).has_paused(Nanos(6_400)));
         assert!(regular(60).has_paused(Nanos(7_000)));
-        // Who has paused is measured by whole launches, however many rounds follow.
+        // An application that paused is measured by whole launches, however many rounds follow.
         assert_eq!(regular(7).done(Nanos(1_001), 0).progress.ctas, 40);
     }
 }

@@ -6,9 +6,9 @@
 //! CTA that ends are free again, without a fault: the ISA asks for `dealloc` and says nothing of
 //! what happens without it.
 //!
-//! The two CTAs of a pair get the same columns: the second to allocate takes what the first took.
-//! CTAs of odd rank have columns of their own here, because a pair lies on two SMs of a GPU and may
-//! lie on one here.
+//! The two CTAs of a pair get the same columns: the CTA of even rank chooses, and the CTA of
+//! odd rank waits for it. CTAs of odd rank have columns of their own here, because a pair lies on
+//! two SMs of a GPU and may lie on one here.
 
 use super::super::access::{is_shared, write_bytes};
 use super::memory::TensorMemory;
@@ -21,8 +21,8 @@ pub const UNIT: usize = 32;
 /// Units of an SM.
 const UNITS: u32 = 16;
 
-/// The columns of an SM that CTAs have, one bit a unit: of CTAs on their own or of even rank, and
-/// of the others of pairs.
+/// The columns of an SM that CTAs have, one bit a unit: first of CTAs that allocate alone and of
+/// CTAs of even rank, then of CTAs of odd rank that allocate with their pair.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Claims(pub [u16; 2]);
 

@@ -195,7 +195,7 @@ fn probed_on(first: ApplicationSample, second: ApplicationSample) -> u16 {
     let (_, decision) = begun(&[first, second]);
     assert_eq!((decision.stage, tries(&decision).len()), ("probe", 1));
     let (_, active, of) = tries(&decision)[0];
-    // Who has SMs lent waits on none of them.
+    // An application with SMs on loan waits on none of them.
     let stalled = of.saturating_sub(active);
     assert_eq!((of, decision.stalled.len()), (12, stalled));
     assert_eq!(counts(&decision, &[1, 2]), if active > of { [18, 6] } else { [12, 12] });
@@ -225,7 +225,7 @@ fn modest_applications_lend_half_of_their_sms() {
         let found = probed_on(bounded(first, uncounted(1, 10)), bounded(second, modest()));
         assert_eq!(found, wanted, "{first:?} {second:?}");
     }
-    // Who has a single SM has none to lend.
+    // An application with a single SM has none to lend.
     let single = bounded(Bounds { most: 1, ..free }, modest());
     let (mut cd, applications) = (new(), [uncounted(1, 10), single]);
     show(&mut cd, Cause::Membership, 0, 5, &applications);
@@ -366,6 +366,6 @@ fn of_more_than_64_groups_the_one_that_left_first_is_forgotten() {
     assert!((0..63).all(|place| is_known(&cd, place)));
     (64..66).for_each(|place| drop(arrive(&mut cd, &group(place))));
     assert!(!is_known(&cd, 0));
-    // Who returns leaves room for the group that goes.
+    // A group that returns leaves room for the group that goes.
     assert!((1..65).all(|place| is_known(&cd, place)));
 }

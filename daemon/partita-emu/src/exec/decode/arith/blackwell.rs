@@ -4,7 +4,7 @@
 use super::{NONE, Way, float_how};
 use crate::exec::convert::{Conversion, Number, convert};
 use crate::exec::decode::{Decoder, Result};
-use crate::exec::float::{self, Rounding};
+use crate::exec::float;
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::lane::LaneFn;
 use crate::exec::lane::video::{Kind, Video, video};
@@ -80,16 +80,8 @@ impl Decoder<'_> {
         if operands.len() != factors + 2 {
             return self.unsupported(form);
         }
-        let widen = Conversion {
-            from: if half == Type::F16 { Number::F16 } else { Number::Bf16 },
-            to: Number::F32,
-            rounding: Rounding::Nearest,
-            integral: false,
-            ftz: false,
-            sat: false,
-            relu: false,
-            finite: false,
-        };
+        let from = if half == Type::F16 { Number::F16 } else { Number::Bf16 };
+        let widen = Conversion::plain(from, Number::F32);
         let mut sources = [NONE; 3];
         for (source, &operand) in sources.iter_mut().zip(&operands[1..=factors]) {
             let (narrow, row) = (self.source(operand, half)?, self.fresh32());

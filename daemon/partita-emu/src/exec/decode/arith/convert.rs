@@ -81,16 +81,8 @@ impl Decoder<'_> {
         if !to_number.is_float() && to_number.bits() < register_bits {
             let narrow = self.fresh64();
             self.emit_lane(convert, c.pack(), [source, NONE, NONE], Target::R64(narrow));
-            let wider = Conversion {
-                from: to_number,
-                to: if register_bits == 64 { Number::S64 } else { Number::S32 },
-                rounding: Rounding::Nearest,
-                integral: false,
-                ftz: false,
-                sat: false,
-                relu: false,
-                finite: false,
-            };
+            let to = if register_bits == 64 { Number::S64 } else { Number::S32 };
+            let wider = Conversion::plain(to_number, to);
             self.emit_lane(convert, wider.pack(), [Source::R64(narrow), NONE, NONE], target);
             return Ok(());
         }
