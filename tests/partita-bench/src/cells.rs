@@ -9,6 +9,7 @@ use crate::arrangement::Arrangement;
 use crate::outcome::{Profiles, RunError, Shared};
 use crate::run::{Run, run};
 use crate::track::float;
+use partita_cli::run::locate::SELF;
 use partita_emu::Spec;
 use std::collections::BTreeMap;
 use std::collections::hash_map::DefaultHasher;
@@ -127,7 +128,7 @@ impl Cells {
         let mut hasher = DefaultHasher::new();
         if let Some(folder) = folder {
             fs::create_dir_all(folder)?;
-            fs::read(std::env::current_exe()?)?.hash(&mut hasher);
+            fs::read(SELF)?.hash(&mut hasher);
         }
         Ok(Cells {
             folder: folder.map(Path::to_owned),

@@ -41,9 +41,8 @@ impl Running {
     /// # Errors
     /// Where the system refuses.
     pub fn start(part: &[&str], process: &Process) -> Result<Running, ToolError> {
-        let own = std::env::current_exe()
-            .map_err(|error| ToolError::io("finding this executable", error))?;
-        let mut command = Command::new(own);
+        // This executable, even after its file was replaced.
+        let mut command = Command::new("/proc/self/exe");
         command.args(part).arg("--sockets").arg(&process.sockets);
         command.args(["--seed", &process.seed.to_string()]);
         if let Some(user) = process.user {

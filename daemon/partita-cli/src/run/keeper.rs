@@ -7,7 +7,7 @@
 //! terminal reaches the program and not the daemon.
 
 use super::is_set;
-use super::private::SELF;
+use super::locate::SELF;
 use crate::failure::{Failure, complain};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

@@ -11,6 +11,8 @@ pub const SHIM: &str = "libpartita_cuda.so";
 pub const DAEMON: &str = "partitad";
 /// The daemon's data plane.
 pub const DATA_PLANE: &str = "partita-gpu";
+/// This executable, even after its file was replaced.
+pub const SELF: &str = "/proc/self/exe";
 /// The variable that names the folder of Partita's own parts.
 pub const LIB_DIR: &str = "PARTITA_LIB_DIR";
 

@@ -6,6 +6,7 @@
 //! ends with a zero byte: `+` and the folder of the sockets, or `-` and an error.
 
 use super::keeper::KEEPER_COMMAND;
+use super::locate::SELF;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -13,9 +14,6 @@ use std::os::unix::ffi::OsStringExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-
-/// This executable, even after its file was replaced.
-pub const SELF: &str = "/proc/self/exe";
 
 /// Why there is no private daemon.
 #[derive(Debug, thiserror::Error)]

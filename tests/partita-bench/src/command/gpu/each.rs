@@ -8,6 +8,7 @@ use flate2::write::GzEncoder;
 use partita_cli::failure::Failure;
 use partita_cli::progress::Bar;
 use partita_cli::report::Report;
+use partita_cli::run::locate::SELF;
 use rustix::process::{Pid, Signal, kill_process_group};
 use serde::Serialize;
 use std::fs::File;
@@ -114,7 +115,7 @@ impl Each {
     /// Measures a part. The inner error says why there is no result.
     fn part(&self, name: &str, messages: &Path) -> Result<Result<Report, String>, Failure> {
         let answer = messages.with_extension("out");
-        let mut command = Command::new(std::env::current_exe()?);
+        let mut command = Command::new(SELF);
         command.args(["gpu", "--here", "--part", name, "--device", &self.device]);
         if self.quick {
             command.arg("--quick");

@@ -15,6 +15,7 @@ use crate::rig::RigError;
 use clap::{Args, ValueEnum};
 use partita_cli::failure::Failure;
 use partita_cli::report::{Metric, Report};
+use partita_cli::run::locate::SELF;
 use partita_device::Device;
 use partita_model::DeviceKind;
 use std::os::unix::process::CommandExt;
@@ -277,9 +278,8 @@ fn become_ready() -> Result<(), Failure> {
     if ENVIRONMENT.iter().all(is_set) {
         return Ok(());
     }
-    let own = std::env::current_exe()?;
     let error =
-        std::process::Command::new(own).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
+        std::process::Command::new(SELF).args(std::env::args_os().skip(1)).envs(ENVIRONMENT).exec();
     Err(Failure::new(format!("cannot start anew: {error}")))
 }
 

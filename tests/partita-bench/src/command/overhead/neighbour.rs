@@ -8,6 +8,7 @@
 use partita_cli::api::Target as Api;
 use partita_cli::failure::Failure;
 use partita_cli::run::child::{self, ChildDaemon};
+use partita_cli::run::locate::SELF;
 use partita_client::image::{Image, ImageKind};
 use partita_client::{CallError, EventHandle, Launch, Session, StreamHandle};
 use partita_model::{DeviceAddress, Dim3, StatusReport};
@@ -66,8 +67,7 @@ impl Neighbour {
         let name = self.name();
         let mut command = match self {
             Neighbour::BuiltIn => {
-                let own = std::env::current_exe().map_err(|error| format!("{name}: {error}"))?;
-                let mut command = daemon.program(&own);
+                let mut command = daemon.program(Path::new(SELF));
                 command.args(["overhead", OPTION]).arg(daemon.folder());
                 command
             }
