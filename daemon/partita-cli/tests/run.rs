@@ -266,6 +266,56 @@ fn a_private_daemon_is_announced_in_one_line_and_quiet() {
     );
 }
 
+/// Runs three programs in a session of its own: two of a kind, and one with another GPU.
+#[test]
+fn a_session_keeps_a_daemon_for_its_next_run() {
+    let parts = Parts::new();
+    let script = r#"
+        run() { "$PARTITA" run --device "$1" -- /bin/sh -c 'echo $PARTITA_SOCKET_DIR'; }
+        until_kept() {
+            # The flag of a socket that listens.
+            socket="00010000 .* @partita-spare/$(id -u)/$$/"
+            until grep -q "$socket" /proc/net/unix; do sleep 0.01; done
+        }
+        run emu:small; until_kept; run emu:small; until_kept; run emu:other"#;
+    let command = parts.partita(&[]);
+    let mut session = Command::new("setsid");
+    for (name, value) in command.get_envs() {
+        session.env(name, value.unwrap_or_default());
+    }
+    session.args(["--wait", SHELL, "-c", script]).env("PARTITA", command.get_program());
+    let output = run(session.env("PARTITA_KEEP", "600"));
+    let (used, stderr) = (text(&output.stdout), text(&output.stderr));
+    let used: Vec<&str> = used.lines().collect();
+    // The daemon of the first run, two spares, of which one was used, and that of the last run.
+    let made = parts.all("dir");
+    assert_eq!(used[..2], made[..2], "{output:?}");
+    assert!(made.len() >= 4 && used[2] != made[2], "{made:?} {output:?}");
+    assert!(
+        stderr.matches("a last word").count() >= 2,
+        "each run shows what its daemon says: {stderr}"
+    );
+    for folder in made {
+        wait_for("all folders to go with the session", || !Path::new(&folder).exists());
+    }
+}
+
+#[test]
+fn a_daemon_that_nobody_wants_is_not_kept_longer() {
+    let parts = Parts::new();
+    expect(parts.partita(&private(&["true"])).env("PARTITA_KEEP", "1"), 0, &["emulated GPU"]);
+    wait_for("a spare", || parts.all("dir").len() == 2);
+    wait_for("its end", || parts.all("ended").len() == 2);
+    for folder in parts.all("dir") {
+        wait_for("its folder to go", || !Path::new(&folder).exists());
+    }
+    expect(
+        parts.partita(&private(&["true"])).env("PARTITA_KEEP", "long"),
+        0,
+        &["PARTITA_KEEP=long is no number of seconds"],
+    );
+}
+
 #[test]
 fn without_timing_a_private_daemon_is_told_so() {
     for (options, device) in [

@@ -26,8 +26,16 @@ enum Way {
     Load,
     /// The second CTA of a cluster loads for both, and the first shows what it got.
     Multicast,
+    /// The second CTA of a pair loads for both, and the first one's mbarrier counts both tiles.
+    Pair,
     Store,
     Add,
+}
+
+impl Way {
+    fn has_two_ctas(self) -> bool {
+        matches!(self, Way::Multicast | Way::Pair)
+    }
 }
 
 /// A tensor of `extents` without gaps but for the innermost dimension, which ends at 16 bytes.
@@ -193,6 +201,14 @@ impl Case {
                 1 => byte ^ (byte >> 7 & 1) << 4,
                 2 => byte ^ (byte >> 7 & 3) << 4,
                 3 => byte ^ (byte >> 7 & 7) << 4,
+                // Chunks of 32 bytes go round in four rows; then halves of 16 bytes, too.
+                4 | 5 => {
+                    let chunk = byte >> 5 & 3 ^ byte >> 7 & 3;
+                    let swapped = self.spec.swizzle == 5 && byte >> 7 & 1 == 1;
+                    let half = (byte >> 3 & 1) ^ usize::from(swapped);
+                    byte & !0x68 | chunk << 5 | half << 3
+                }
+                6 if byte >> 7 & 1 == 1 => byte ^ 64,
                 _ => byte,
             };
             let mut place = Some(0);
@@ -243,6 +259,14 @@ impl Case {
                  cp.async.bulk.tensor.{rank}d.shared::cluster.global.{load}.mbarrier::complete_tx::\
                  bytes.multicast::cluster [room], {tensor}, [barrier]{offsets}, %h0;"
             ),
+            Way::Pair => format!(
+                "setp.eq.u32 %p3, %r5, 0;\n\
+                 @%p3 mbarrier.arrive.expect_tx.shared.b64 _, [barrier], {};\n@%p3 bra over;\n\
+                 mov.u16 %h0, 3; mov.u32 %r7, barrier; and.b32 %r7, %r7, 0xfeffffff;\n\
+                 cp.async.bulk.tensor.{rank}d.shared::cluster.global.{load}.mbarrier::complete_tx::\
+                 bytes.multicast::cluster.cta_group::2 [room], {tensor}, [%r7]{offsets}, %h0;",
+                2 * bytes
+            ),
             Way::Store => format!(
                 "cp.async.bulk.tensor.{rank}d.global.shared::cta.{store}.bulk_group {tensor}, \
                  [room];"
@@ -253,22 +277,27 @@ impl Case {
             ),
         };
         let end = match way {
+            Way::Pair => {
+                "bar.sync 0; setp.ne.u32 %p3, %r5, 0; @%p3 bra far;\n\
+                 wait: mbarrier.try_wait.parity.shared.b64 %p1, [barrier], 0;\n\
+                 @!%p1 bra wait;\nfar:"
+            }
             Way::Load | Way::Multicast => {
                 "bar.sync 0; wait: mbarrier.try_wait.parity.shared.b64 %p1, [barrier], 0;\n\
                  @!%p1 bra wait;"
             }
             _ => "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0; bar.sync 0;",
         };
-        let pair = way == Way::Multicast;
-        let (directive, meet, leave) = if pair {
+        let (directive, meet, leave) = if way.has_two_ctas() {
             let meet = "barrier.cluster.arrive; barrier.cluster.wait;\n";
             (".reqnctapercluster 2", meet, format!("{meet}setp.ne.u32 %p3, %r5, 0; @%p3 ret;"))
         } else {
             ("", "", String::new())
         };
         format!(
-            ".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry test(.param .align 64 \
-             .b8 map[128], .param .u64 p0, .param .u64 p1, .param .u64 p2)\n{directive}\n{{\n\
+            ".version 8.6\n.target {target}\n.address_size 64\n.visible .entry test(\
+             .param .align 64 .b8 map[128], .param .u64 p0, .param .u64 p1, .param .u64 p2)\n\
+             {directive}\n{{\n\
              .reg .pred %p<4>; .reg .b16 %h<1>, %o<3>; .reg .b32 %r<8>, %c<5>; \
              .reg .b64 %d<4>, %x<4>;\n\
              .shared .align 8 .b64 barrier; .shared .align 128 .b64 copy[16];\n\
@@ -300,6 +329,7 @@ impl Case {
              setp.lt.u32 %p1, %r3, {words}; @%p1 bra back;\nret;\n}}\n",
             moves = moves.concat(),
             words = ROOM / 4,
+            target = if way == Way::Pair { "sm_100a" } else { "sm_90a" },
         )
     }
 
@@ -315,7 +345,7 @@ impl Case {
         let job = Run {
             ptx: self.kernel(way, bytes).into(),
             kernel: "test".to_owned(),
-            grid: Dim3::linear(if way == Way::Multicast { 2 } else { 1 }),
+            grid: Dim3::linear(if way.has_two_ctas() { 2 } else { 1 }),
             block: Dim3::linear(32),
             dynamic_shared: 0,
             arguments: vec![
@@ -325,7 +355,7 @@ impl Case {
                 Argument::Buffer(room.clone()),
             ],
             form: Form::Original,
-            spec: Spec::named("h200").unwrap(),
+            spec: Spec::named(if way == Way::Pair { "b200" } else { "h200" }).unwrap(),
             options: Options { timing, seed: 1, ..Options::default() },
         };
         let mut after = run(&job)?.buffers;
@@ -346,10 +376,10 @@ impl Case {
         for &(there, place) in &elements {
             let value = &room[there..there + size];
             match (way, place) {
-                (Way::Load | Way::Multicast, Some(place)) => {
+                (Way::Load | Way::Multicast | Way::Pair, Some(place)) => {
                     wanted_room[there..there + size].copy_from_slice(&tensor[place..place + size]);
                 }
-                (Way::Load | Way::Multicast, None) => {
+                (Way::Load | Way::Multicast | Way::Pair, None) => {
                     let mut outside = vec![0xff; size];
                     outside[size - 1] = 0x7f;
                     let fill = if self.spec.fill == 1 { outside } else { vec![0; size] };
@@ -399,6 +429,11 @@ fn cases() -> Vec<Case> {
                 .with(|spec| spec.swizzle = swizzle),
         );
     }
+    for swizzle in 4..=6 {
+        let mixed = |spec: &mut TensorMapSpec| spec.swizzle = swizzle;
+        cases.push(case(U32, &[100, 70], &[32, 40], &[8, 5]).with(mixed));
+        cases.push(case(F64, &[40, 9, 7], &[16, 5, 4], &[-2, 3, 1]).with(mixed));
+    }
     // Every second row, and every third plane.
     cases.push(
         case(U32, &[16, 40, 12], &[8, 12, 7], &[4, 3, 1])
@@ -416,6 +451,12 @@ fn tiles_come_into_shared_memory() {
 #[test]
 fn tiles_come_to_all_ctas_of_a_cluster() {
     let compared: usize = cases().iter().map(|case| case.check(Way::Multicast)).sum();
+    assert!(compared >= 2_000, "{compared} elements");
+}
+
+#[test]
+fn the_first_mbarrier_of_a_pair_counts_the_tiles_of_both() {
+    let compared: usize = cases().iter().map(|case| case.check(Way::Pair)).sum();
     assert!(compared >= 2_000, "{compared} elements");
 }
 

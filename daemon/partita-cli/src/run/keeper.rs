@@ -1,19 +1,22 @@
 //! The keeper of a private daemon: starts `partitad` in a temporary folder, ends it when the
-//! program has ended, and removes the folder.
+//! program has ended, and removes the folder. Then it may start the next one ([`super::spare`]).
 //!
 //! Invariants: the daemon does not outlive the keeper, however the keeper ends
-//! (`--end-with-parent`). The keeper does not outlive the program by more than [`STOP_PATIENCE`]; a
-//! pidfd reports the program's end. The keeper leads a session of its own: Ctrl-C in the program's
-//! terminal reaches the program and not the daemon.
+//! (`--end-with-parent`). Neither outlives the program by more than [`STOP_PATIENCE`], but a spare
+//! and its keeper; a pidfd reports the program's end. The keeper leads a session of its own: Ctrl-C
+//! in the program's terminal reaches the program and not the daemon.
 
 use super::is_set;
 use super::locate::SELF;
+use super::spare::{self, Place, Spare};
 use crate::failure::{Failure, complain};
 use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, setsid};
+use rustix::stdio::{dup2_stderr, dup2_stdin, dup2_stdout};
 use std::collections::VecDeque;
+use std::fs::File;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -47,6 +50,9 @@ pub struct KeeperArgs {
     partitad: PathBuf,
     #[arg(long = "device", required = true)]
     devices: Vec<String>,
+    /// The session's leader, the key and the seconds of a spare.
+    #[arg(long, num_args = 3)]
+    spare: Vec<u64>,
     /// This is the keeper itself and not its launcher.
     #[arg(long)]
     detached: bool,
@@ -69,7 +75,7 @@ impl KeeperArgs {
             .arg(KEEPER_COMMAND)
             .arg("--partitad")
             .arg(&self.partitad)
-            .args(device_options(&self.devices))
+            .args(keeper_options(&self.devices, spare::place_of(&self.spare).as_ref()))
             .arg("--detached")
             .spawn()
             .map(drop)
@@ -85,9 +91,51 @@ impl KeeperArgs {
             Ok(daemon) => daemon,
             Err(message) => return answer(b'-', message.as_bytes()),
         };
+        daemon.log.pass_on();
         answer(b'+', daemon.folder.path().as_os_str().as_bytes());
         daemon.serve(runner);
+        drop(daemon);
+        if let Some(place) = spare::place_of(&self.spare) {
+            while self.keep_spare(&place).is_some() {}
+        }
     }
+
+    /// Keeps a spare and serves the run that wants it; `None` where none did.
+    fn keep_spare(&self, place: &Place) -> Option<()> {
+        // Readers of what the last run wrote wait for its end.
+        let null = File::options().read(true).write(true).open("/dev/null").ok()?;
+        dup2_stdin(&null)
+            .and_then(|()| dup2_stdout(&null))
+            .and_then(|()| dup2_stderr(&null))
+            .ok()?;
+        let spare = Spare::open(place)?;
+        let mut daemon = Daemon::start(&self.partitad, &self.devices, spare.leader()).ok()?;
+        let pidfd = pidfd_open(Pid::from_child(&daemon.child), PidfdFlags::empty()).ok();
+        let caller = pidfd.and_then(|pidfd| spare.wait(pidfd.as_fd()));
+        let caller = caller.filter(|caller| {
+            let said = dup2_stderr(&caller.stderr).is_ok();
+            daemon.log.pass_on();
+            said && caller.answer(daemon.folder.path())
+        });
+        let Some(caller) = caller else {
+            drop(stop(&mut daemon.child));
+            return None;
+        };
+        daemon.serve(caller.runner.as_fd());
+        Some(())
+    }
+}
+
+/// Options of the keeper's command line.
+pub(super) fn keeper_options(
+    devices: &[String],
+    place: Option<&Place>,
+) -> impl Iterator<Item = String> {
+    let place = place.map(|place| {
+        let leader = place.leader.as_raw_nonzero().to_string();
+        ["--spare".to_owned(), leader, place.key.to_string(), place.seconds.to_string()]
+    });
+    device_options(devices).map(str::to_owned).chain(place.into_iter().flatten())
 }
 
 fn device_options(devices: &[String]) -> impl Iterator<Item = &str> {
@@ -145,10 +193,7 @@ impl Daemon {
         let mut stdout = child.stdout.take().ok_or("its stdout is not a pipe")?;
         let log = Log::follow(stderr);
         match wait_until_ready(&mut stdout, runner) {
-            Ok(Readiness::Ready) => {
-                log.pass_on();
-                Ok(Daemon { child, log, folder, _stdout: stdout })
-            }
+            Ok(Readiness::Ready) => Ok(Daemon { child, log, folder, _stdout: stdout }),
             Ok(Readiness::Ended) => {
                 let status = stop(&mut child).map_err(|error| error.to_string())?;
                 Err(format!("partitad ended with {status}{}", log.tail()))

@@ -15,6 +15,7 @@ mod frameworks;
 mod keeper;
 pub mod locate;
 mod private;
+mod spare;
 
 pub use frameworks::ASSEMBLER;
 pub use keeper::{KEEPER_COMMAND, KeeperArgs};
@@ -64,6 +65,9 @@ Environment:
                       what --sms, --weight and --priority set; of MPS's variables
                       CUDA_MPS_ACTIVE_THREAD_PERCENTAGE is a maximum, and
                       CUDA_MPS_CLIENT_PRIORITY a priority
+  PARTITA_KEEP        the seconds for which a shell session keeps a private daemon that waits
+                      for the next run, which then starts sooner; 0 for none
+                      [default: 60 where stderr is a terminal, else 0]
   PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
 
 Exit codes: the program's own; 127 the program was not found, 126 the program cannot be executed,

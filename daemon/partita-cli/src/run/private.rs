@@ -5,8 +5,9 @@
 //! inherits a pidfd of the runner as its stdin. It answers on its stdout with one message, which
 //! ends with a zero byte: `+` and the folder of the sockets, or `-` and an error.
 
-use super::keeper::KEEPER_COMMAND;
+use super::keeper::{KEEPER_COMMAND, keeper_options};
 use super::locate::SELF;
+use super::spare::Place;
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::ffi::OsString;
 use std::io::{self, BufRead, BufReader};
@@ -29,9 +30,13 @@ pub enum PrivateError {
     Daemon(String),
 }
 
-/// Starts `partitad` at `daemon` with `devices` for the life of this process; returns the folder of
-/// its sockets.
+/// Starts `partitad` at `daemon` with `devices` for the life of this process, or takes the one that
+/// the session keeps; returns the folder of its sockets.
 pub fn start(daemon: &Path, devices: &[String]) -> Result<PathBuf, PrivateError> {
+    let place = Place::find(daemon, devices);
+    if let Some(folder) = place.as_ref().and_then(Place::take) {
+        return Ok(folder);
+    }
     let runner = pidfd_open(getpid(), PidfdFlags::empty())
         .map_err(|error| PrivateError::Keeper(error.into()))?;
     let mut launcher = Command::new(SELF)
@@ -39,7 +44,7 @@ pub fn start(daemon: &Path, devices: &[String]) -> Result<PathBuf, PrivateError>
         .arg(KEEPER_COMMAND)
         .arg("--partitad")
         .arg(daemon)
-        .args(devices.iter().flat_map(|device| ["--device", device]))
+        .args(keeper_options(devices, place.as_ref()))
         .stdin(Stdio::from(runner))
         .stdout(Stdio::piped())
         .spawn()

@@ -70,13 +70,15 @@ impl Parts {
 
     /// What the fake daemon said under `key` first, waiting for it.
     pub fn said(&self, key: &str) -> String {
-        let log = self.path().join("log");
-        let find = || {
-            let text = std::fs::read_to_string(&log).unwrap_or_default();
-            text.lines().find_map(|line| line.strip_prefix(key).map(|rest| rest.trim().to_owned()))
-        };
-        wait_for(&format!("the daemon to say `{key}`"), || find().is_some());
-        find().unwrap()
+        wait_for(&format!("the daemon to say `{key}`"), || !self.all(key).is_empty());
+        self.all(key).remove(0)
+    }
+
+    /// What the fake daemons have said under `key`.
+    pub fn all(&self, key: &str) -> Vec<String> {
+        let text = std::fs::read_to_string(self.path().join("log")).unwrap_or_default();
+        let said = text.lines().filter_map(|line| line.strip_prefix(key));
+        said.map(|rest| rest.trim().to_owned()).collect()
     }
 }
 

@@ -42,7 +42,7 @@ impl AsyncOp {
             AsyncOp::Replace(op) => sources[..2].copy_from_slice(&[op.address, op.value]),
             AsyncOp::Tensor(op) => {
                 let (mbarrier, ctas) = match op.kind {
-                    CopyKind::ToShared { mbarrier, ctas } => (mbarrier, ctas),
+                    CopyKind::ToShared { mbarrier, ctas, .. } => (mbarrier, ctas),
                     CopyKind::ToGlobal | CopyKind::Reduce(_) => (Source::None, Source::None),
                 };
                 sources[..4].copy_from_slice(&[op.map, op.shared, mbarrier, ctas]);

@@ -1,8 +1,10 @@
 //! A cluster of CTAs: the shared memory that its CTAs reach in each other, and its barrier.
 //!
 //! PTX ISA, "Cooperative Thread Arrays: Cluster", "mapa", "barrier.cluster". An address of shared
-//! memory below 1 << [`RANK_SHIFT`] is in the CTA's own shared memory. `mapa` gives the address of
-//! the CTA of rank r: `(r + 1) << RANK_SHIFT` more.
+//! memory has the CTA's rank from bit [`RANK_SHIFT`] on, and the offset in that CTA's shared memory
+//! below, as on Hopper and Blackwell: a CTA's own addresses have its own rank, and CUTLASS clears a
+//! bit of them to reach the even CTA of a pair. Kernels of modules that name no cluster cannot
+//! tell: their addresses are offsets in every CTA ([`crate::exec::program::Program::ranked`]).
 //!
 //! A CTA that has exited has no shared memory any more: an access to it is a fault, as on a GPU
 //! (CUDA-GDB, "Cluster target block not present"). Threads of an exited CTA count as arrived at
@@ -230,25 +232,29 @@ impl Cluster {
     }
 }
 
-/// Memory at an offset beyond the CTA's own shared memory: that of a CTA of its cluster.
-pub fn memory_at<'e>(env: &'e mut Env<'_>, offset: u64, length: usize) -> Option<&'e mut [u8]> {
-    let peers = env.cluster.as_mut()?;
-    let rank = usize::try_from((offset >> RANK_SHIFT).checked_sub(1)?).ok()?;
-    let at = usize::try_from(offset & ((1 << RANK_SHIFT) - 1)).ok()?;
-    let memory = if rank == peers.rank {
-        &mut *env.shared
-    } else {
-        let member = peers.cluster.members.get_mut(rank).filter(|member| member.present)?;
-        env.trace.cluster_bytes += length as u64;
-        &mut member.shared[..]
-    };
-    memory.get_mut(at..)?.get_mut(..length)
+/// What the rank of a CTA adds to an address of its shared memory.
+#[must_use]
+pub const fn window_of(rank: usize) -> u64 {
+    (rank as u64) << RANK_SHIFT
 }
 
-/// Why there is no memory at an offset that names a CTA of the cluster; `None` for other offsets.
+/// Memory at an address outside the CTA's own shared memory: that of a CTA of its cluster.
+pub fn memory_at<'e>(env: &'e mut Env<'_>, address: u64, length: usize) -> Option<&'e mut [u8]> {
+    let peers = env.cluster.as_mut()?;
+    let rank = usize::try_from(address >> RANK_SHIFT).ok().filter(|&rank| rank != peers.rank)?;
+    let at = usize::try_from(address & ((1 << RANK_SHIFT) - 1)).ok()?;
+    let member = peers.cluster.members.get_mut(rank).filter(|member| member.present)?;
+    env.trace.cluster_bytes += length as u64;
+    member.shared.get_mut(at..)?.get_mut(..length)
+}
+
+/// Why there is no memory at an address in the window of another CTA; `None` for other addresses.
 #[must_use]
-pub fn why_not(env: &Env<'_>, offset: u64) -> Option<String> {
-    let rank = (offset >> RANK_SHIFT).checked_sub(1)?;
+pub fn why_not(env: &Env<'_>, address: u64) -> Option<String> {
+    let rank = address >> RANK_SHIFT;
+    if rank == env.own_window >> RANK_SHIFT {
+        return None;
+    }
     let Some(peers) = &env.cluster else {
         return Some("of another CTA, by a kernel without clusters".to_owned());
     };
@@ -269,23 +275,19 @@ pub fn why_not(env: &Env<'_>, offset: u64) -> Option<String> {
 /// generic address, stay.
 pub fn mapa(x: [u64; 3], _how: u32) -> u64 {
     let ranks = 0xff << RANK_SHIFT;
-    x[0] & !ranks | ((x[1] + 1) << RANK_SHIFT) & ranks
+    x[0] & !ranks | x[1] << RANK_SHIFT & ranks
 }
 
-/// `getctarank`: the rank of the CTA that an address lies in, as a lane function; `x[1]` is the
-/// CTA's own rank.
+/// `getctarank`: the rank of the CTA that an address lies in, as a lane function.
 pub fn rank_of(x: [u64; 3], _how: u32) -> u64 {
-    match x[0] >> RANK_SHIFT & 0xff {
-        0 => x[1],
-        other => other - 1,
-    }
+    x[0] >> RANK_SHIFT & 0xff
 }
 
 /// `isspacep.shared::cta`: whether a generic address lies in the CTA's own shared memory, as a lane
-/// function; `x[1]` is the CTA's own rank, `x[2]` the beginning of shared memory.
-pub fn is_own(x: [u64; 3], how: u32) -> u64 {
-    let inside = x[0].wrapping_sub(x[2]) < 1 << 32;
-    u64::from(inside && rank_of(x, how) == x[1])
+/// function; `x[1]` is the CTA's own window, `x[2]` the beginning of shared memory.
+pub fn is_own(x: [u64; 3], _how: u32) -> u64 {
+    let inside = x[0].wrapping_sub(x[2]);
+    u64::from(inside.wrapping_sub(x[1]) < 1 << RANK_SHIFT)
 }
 
 #[cfg(test)]
@@ -342,14 +344,15 @@ mod tests {
 
     #[test]
     fn addresses_name_ctas() {
-        assert_eq!(mapa([0x40, 3, 0], 0), 0x0400_0040);
-        assert_eq!(mapa([0x0100_0400_0040, 0, 0], 0), 0x0100_0100_0040);
-        assert_eq!(rank_of([0x40, 5, 0], 0), 5);
-        assert_eq!(rank_of([0x0100_0400_0040, 5, 0], 0), 3);
-        let base = 0x0100_0000_0000;
-        assert_eq!(is_own([base + 8, 2, base], 0), 1);
-        assert_eq!(is_own([mapa([base + 8, 2, 0], 0), 2, base], 0), 1);
-        assert_eq!(is_own([mapa([base + 8, 1, 0], 0), 2, base], 0), 0);
-        assert_eq!(is_own([base - 1, 2, base], 0), 0);
+        assert_eq!(mapa([0x40, 3, 0], 0), 0x0300_0040);
+        assert_eq!(mapa([0x0100_0400_0040, 0, 0], 0), 0x0100_0000_0040);
+        assert_eq!(rank_of([0x40, 0, 0], 0), 0);
+        assert_eq!(rank_of([0x0100_0400_0040, 0, 0], 0), 4);
+        let (base, own) = (0x0100_0000_0000, window_of(2));
+        assert_eq!(is_own([base + own + 8, own, base], 0), 1);
+        assert_eq!(is_own([mapa([base + 8, 2, 0], 0), own, base], 0), 1);
+        assert_eq!(is_own([mapa([base + 8, 1, 0], 0), own, base], 0), 0);
+        assert_eq!(is_own([mapa([base + 8, 3, 0], 0), own, base], 0), 0);
+        assert_eq!(is_own([base - 1, own, base], 0), 0);
     }
 }

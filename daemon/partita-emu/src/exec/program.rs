@@ -47,7 +47,7 @@ pub enum Constant {
     StaticShared,
 }
 
-/// A special register whose value is a CTA's own.
+/// A value that is a CTA's own.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[expect(missing_docs, reason = "the PTX special registers of that name")]
 pub enum OfCta {
@@ -61,10 +61,12 @@ pub enum OfCta {
     ClusterCtaidY,
     ClusterCtaidZ,
     ClusterCtarank,
+    /// No register: what the CTA's rank in its cluster adds to addresses of its shared memory.
+    SharedWindow,
 }
 
-/// Special registers whose value is a CTA's own.
-pub const OF_CTA: usize = OfCta::ClusterCtarank as usize + 1;
+/// Values that are a CTA's own.
+pub const OF_CTA: usize = OfCta::SharedWindow as usize + 1;
 
 /// The facts of a launch for [`Constant::value`].
 #[derive(Clone, Copy, Debug)]
@@ -241,6 +243,8 @@ pub struct Program {
     pub required_block: Option<Dim3>,
     /// Whether it reaches other CTAs of its cluster.
     pub uses_cluster: bool,
+    /// Whether addresses of shared memory have the CTA's rank in them: the module names clusters.
+    pub ranked: bool,
     /// What it says of clusters.
     pub cluster: ClusterRules,
     /// 32-bit registers per thread by the rule that stands in for ptxas.

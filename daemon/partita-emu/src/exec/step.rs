@@ -75,6 +75,8 @@ pub struct Env<'a> {
     pub grants: &'a mut Grants,
     /// The CTA's shared memory.
     pub shared: &'a mut [u8],
+    /// Where it begins among the addresses of shared memory: after the CTA's rank in a cluster.
+    pub own_window: u64,
     /// The CTA's cluster, where the kernel uses clusters.
     pub cluster: Option<Peers<'a>>,
     /// The CTA's tensor memory, where the kernel uses it.

@@ -7,7 +7,7 @@
 
 use super::access::{read_bytes, write_bytes};
 use super::bulk;
-use super::cluster::mapa;
+use super::cluster::{mapa, rank_of};
 use super::inst::{AtomicKind, AtomicType, Source, Space};
 use super::mbarrier;
 use super::rows::lanes;
@@ -27,6 +27,8 @@ pub enum CopyKind {
         /// The CTAs of the cluster that get the tile, one bit a rank; [`Source::None`] for the CTA
         /// that the address names.
         ctas: Source,
+        /// Whether the mbarrier may be that of the other CTA of a pair.
+        pair: bool,
     },
     /// From shared to global memory.
     ToGlobal,
@@ -94,14 +96,14 @@ pub fn execute(
             Tile::new(&spec, (first, offsets), shared)
         };
         let mut tile = tile.ok_or_else(|| not_for(site, map, "it is of another kind"))?;
-        if let CopyKind::ToShared { mbarrier, ctas } = op.kind {
+        if let CopyKind::ToShared { mbarrier, ctas, pair } = op.kind {
             let mbarrier = Space::Shared.generic(core.get(mbarrier, w, lane));
             let wanted = env.trace.wanted;
             for rank in bulk::ranks(core, ctas, w, lane) {
-                let at = |address: u64| rank.map_or(address, |rank| mapa([address, rank, 0], 0));
-                tile.shared = at(shared);
+                tile.shared = rank.map_or(shared, |rank| mapa([shared, rank, 0], 0));
                 let bytes = tile.copy(env, site, op.kind, map)?;
-                mbarrier::complete(env, site, at(mbarrier), bytes)?;
+                let counted = counted_by(mbarrier, rank, pair);
+                mbarrier::complete(env, site, counted, bytes)?;
                 // The tile crosses global memory's ways once, however many CTAs get it.
                 env.trace.wanted = false;
             }
@@ -116,6 +118,15 @@ pub fn execute(
         }
     }
     Ok(())
+}
+
+/// The mbarrier that counts the tile of a CTA: at the same offset in that CTA, or in the CTA of its
+/// pair whose rank is even where the address names an even one (PTX ISA, "cp.async.bulk.tensor",
+/// `.cta_group::2`).
+fn counted_by(mbarrier: u64, rank: Option<u64>, pair: bool) -> u64 {
+    let Some(rank) = rank else { return mbarrier };
+    let rank = if pair { rank & !1 | rank_of([mbarrier, 0, 0], 0) & 1 } else { rank };
+    mapa([mbarrier, rank, 0], 0)
 }
 
 /// `CU_TENSOR_MAP_DATA_TYPE_16U4_ALIGN8B`: numbers of four bits, which lie in shared memory as they
@@ -172,8 +183,41 @@ struct Tile<'a> {
     rows: Rows,
     shared: u64,
     element: usize,
-    /// Bits of the number of a row of 128 bytes that are mixed into the number of a piece.
+    swizzle: Swizzle,
+}
+
+/// How rows of 128 bytes of shared memory are mixed, by `CUtensorMapSwizzle` (CUDA Driver API,
+/// "cuTensorMapEncodeTiled"; PTX ISA, "Swizzling modes").
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Swizzle {
+    /// Bits of the number of a row that are mixed into the number of a chunk.
     mixed: u64,
+    /// The bits of an offset in a chunk.
+    chunk: u32,
+    /// Whether in every second row the halves of 16 bytes change places.
+    flips: bool,
+}
+
+impl Swizzle {
+    fn new(mode: u32) -> Option<Self> {
+        let (mixed, chunk) = match mode {
+            0 => (0, 4),
+            1 => (1, 4),
+            2 => (3, 4),
+            3 => (7, 4),
+            4 | 5 => (3, 5),
+            6 => (1, 6),
+            _ => return None,
+        };
+        Some(Swizzle { mixed, chunk, flips: mode == 5 })
+    }
+
+    /// Where a piece lies that would lie at an address without swizzling, and whether its halves
+    /// change places.
+    fn place(self, address: u64) -> (u64, bool) {
+        let row = address >> 7;
+        (address ^ (row & self.mixed) << self.chunk, self.flips && row & 1 == 1)
+    }
 }
 
 /// What lies along the outer dimensions.
@@ -207,10 +251,10 @@ impl<'a> Tile<'a> {
             _ => return None,
         };
         let element = spec.element_bytes() as usize;
-        let mixed = [0, 1, 3, 7].get(spec.swizzle as usize).copied()?;
+        let swizzle = Swizzle::new(spec.swizzle)?;
         let whole = (inner as usize * element).is_multiple_of(PIECE);
         let known = element > 0 && spec.interleave == 0 && whole;
-        known.then_some(Tile { spec, first, inner, rows, shared, element, mixed })
+        known.then_some(Tile { spec, first, inner, rows, shared, element, swizzle })
     }
 
     /// Four rows of a tensor of two dimensions (PTX ISA, ".tile::scatter4 and .tile::gather4
@@ -275,11 +319,11 @@ impl<'a> Tile<'a> {
         let into_shared = matches!(kind, CopyKind::ToShared { .. });
         let (mut low, mut high) = (u64::MAX, 0);
         for number in 0..bytes / PIECE {
-            let at = shared + (number * PIECE) as u64;
-            let at = at ^ (at >> 7 & self.mixed) << 4;
+            let (at, flipped) = self.swizzle.place(shared + (number * PIECE) as u64);
             let mut piece = [0; PIECE];
             if !into_shared {
                 read_bytes(env, site, at, &mut piece)?;
+                piece.rotate_left(if flipped { PIECE / 2 } else { 0 });
             }
             let first = self.first[0] + (number * per) as i64;
             let places: Vec<Option<u64>> =
@@ -300,6 +344,7 @@ impl<'a> Tile<'a> {
                 }
             }
             if into_shared {
+                piece.rotate_left(if flipped { PIECE / 2 } else { 0 });
                 write_bytes(env, site, at, &piece)?;
             }
         }

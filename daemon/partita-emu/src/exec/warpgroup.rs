@@ -183,6 +183,7 @@ pub fn execute(
         Left::Registers(sources, of_a) => of_a.gather(&registers(core, sources)),
         Left::Shared(descriptor, contiguous_m) => {
             let descriptor = Descriptor::unpack(core.get(*descriptor, w, lane));
+            let descriptor = descriptor.beyond(env.own_window);
             let first = ROWS * (site.0 % 4);
             let view = View { descriptor, by_k: !contiguous_m, element: op.elements[0] };
             view.read(env, site, (first, ROWS), op.stored())?
@@ -191,7 +192,7 @@ pub fn execute(
     if let Some(Sparse { metadata, selector }) = op.sparse {
         left = sparse::expand(&left, &core.get_all(metadata, w), (op.elements[0], selector), k);
     }
-    let descriptor = Descriptor::unpack(core.get(op.right.0, w, lane));
+    let descriptor = Descriptor::unpack(core.get(op.right.0, w, lane)).beyond(env.own_window);
     let view = View { descriptor, by_k: !op.right.1, element: op.elements[1] };
     let by_columns = view.read(env, site, (0, n), k)?;
     let mut right = vec![0; n * k];

@@ -7,7 +7,7 @@
 use super::EmulatedGpu;
 use super::grid::{Footprint, Grid};
 use super::sm::Sm;
-use crate::exec::cluster::Cluster;
+use crate::exec::cluster::{Cluster, RANK_SHIFT};
 use crate::exec::cta::Cta;
 use crate::exec::program::{ClusterRules, OF_CTA};
 use crate::spec::Spec;
@@ -106,7 +106,7 @@ impl Grid {
         (within(cluster, clusters), within(rank, ctas))
     }
 
-    /// A CTA's own special registers, by [`crate::exec::program::OfCta`].
+    /// A CTA's own values, by [`crate::exec::program::OfCta`].
     pub fn own_values(&self, index: Dim3, (cluster, rank): (u64, u32)) -> [u32; OF_CTA] {
         let (id, local) = if self.cluster_ctas() == 1 {
             (index, Dim3::new(0, 0, 0))
@@ -114,7 +114,7 @@ impl Grid {
             self.place_of(cluster, u64::from(rank))
         };
         let Dim3 { x, y, z } = index;
-        [x, y, z, id.x, id.y, id.z, local.x, local.y, local.z, rank]
+        [x, y, z, id.x, id.y, id.z, local.x, local.y, local.z, rank, rank << RANK_SHIFT]
     }
 
     /// A CTA begins: with the first of a cluster the cluster does.

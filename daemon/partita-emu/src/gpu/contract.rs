@@ -374,7 +374,6 @@ impl TensorMaps for EmulatedGpu {
             _ if spec.element_bytes() == 0 => "packed elements of 4 or 6 bits",
             _ if spec.interleave != 0 => "interleaved tensors",
             _ if matches!(spec.part, TensorPart::Wide { .. }) => "wide columns",
-            _ if spec.swizzle > 3 => "swizzling of pieces of 32 or 64 bytes",
             _ => return Ok(spec.packed()),
         };
         Err(DeviceError::Unsupported(format!("tensor maps of {unknown} are not emulated")))

@@ -5,7 +5,7 @@ use super::hardware::{Hardware, MOST_PARTS};
 use super::host_shares::Pace;
 use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
-use crate::exec::cluster::Peers;
+use crate::exec::cluster::{Peers, window_of};
 use crate::exec::cta::Cta;
 use crate::exec::inst::{NOWHERE, Op};
 use crate::exec::launch_control::Unbegun;
@@ -518,6 +518,7 @@ impl Sm {
             memory: around.memory,
             grants: &mut grid.grants,
             shared: &mut room.shared,
+            own_window: if grid.program.ranked && cluster.is_some() { window_of(rank) } else { 0 },
             cluster: cluster.map(|cluster| Peers { cluster, rank }),
             tensor: uses_tensor.then_some(Tensor {
                 memory: &mut resident.cta.tensor,

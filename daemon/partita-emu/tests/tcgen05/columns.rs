@@ -91,6 +91,29 @@ fn pairs_of_ctas_wait_for_whole_pairs() {
     }
 }
 
+/// Products of a pair use the tensor memory of both CTAs, and either CTA may issue them.
+#[test]
+fn an_allocation_of_a_pair_ends_when_both_ctas_have_columns() {
+    for first in [0, 1] {
+        let before = format!(
+            "mov.u32 %r8, %cluster_ctarank; setp.eq.u32 %p1, %r8, {first};\n\
+             st.shared.u32 [flag], 0;\n\
+             barrier.cluster.arrive; barrier.cluster.wait;\n\
+             mov.u32 %r9, {first}; mapa.shared::cluster.u32 %r9, flag, %r9;\n\
+             @!%p1 nanosleep.u32 5000;\n@!%p1 st.shared::cluster.u32 [%r9], 1;\n"
+        );
+        let after = "@!%p1 st.shared.u32 [flag], 1;\nld.volatile.shared.u32 %r8, [flag];\n\
+                     setp.eq.u32 %p1, %r8, 0;\n@%p1 trap;\n";
+        let ptx = kernel(128, true, 2)
+            .replacen(".shared .align", ".shared .b32 flag; .shared .align", 1)
+            .replacen("tcgen05.alloc", &format!("{before}tcgen05.alloc"), 1)
+            .replacen("ld.shared.b32 %r3", &format!("{after}ld.shared.b32 %r3"), 1);
+        for timing in [Timing::Off, Timing::On] {
+            play(ptx.clone(), timing).unwrap();
+        }
+    }
+}
+
 /// What a CTA of odd rank has alone would never be given back.
 #[test]
 fn a_cta_allocates_alone_or_with_its_pair() {

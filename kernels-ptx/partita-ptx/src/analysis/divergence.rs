@@ -282,7 +282,9 @@ impl State<'_> {
             .fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
         match form.op {
             Op::Ld | Op::Ldu => self.load(inst, sources, joined.max(Level::Uniform)),
-            Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Tcgen05 | Op::Other(_) => {
+            Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
+            // Each lane gets its own part of a matrix.
+            Op::Ldmatrix | Op::Mma | Op::Movmatrix | Op::Tcgen05 | Op::Wgmma | Op::Wmma => {
                 Level::Varying
             }
             Op::Bar | Op::Barrier | Op::Vote | Op::Redux | Op::Shfl | Op::Match => {
@@ -605,6 +607,23 @@ mod tests {
         );
         // What the address names says where it is: local memory is each thread's own.
         check("ld.u32 %r1, [l]; ld.u32 %r2, [s]; ld.u32 %r3, [s+4];", "vuuu");
+    }
+
+    #[test]
+    fn each_lane_has_its_part_of_a_matrix() {
+        check("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%r1, %r2}, [s];", "vvuu");
+        check("mov.u32 %r5, 1; movmatrix.sync.aligned.m8n8.trans.b16 %r1, %r5;", "vuuu");
+        check(
+            "mov.u32 %r5, 1; mma.sync.aligned.m8n8k16.row.col.s32.s8.s8.s32 {%r1, %r2}, {%r5}, \
+             {%r5}, {%r5, %r5};",
+            "vvuu",
+        );
+        check("wmma.load.a.sync.aligned.row.m8n8k32.shared.u4 {%r1}, [s], 32;", "vuuu");
+        check(
+            ".reg .b64 d; mov.b64 d, 1; wgmma.mma_async.sync.aligned.m64n8k32.s32.s8.s8 {%r1, \
+             %r2, %r3, %r5}, d, d, 1;",
+            "vvvu",
+        );
     }
 
     #[test]

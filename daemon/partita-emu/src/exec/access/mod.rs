@@ -118,7 +118,8 @@ fn read(
             }
         }
         Place::Shared(offset) => {
-            let found = env.shared.get(offset as usize..).and_then(|rest| rest.get(..length));
+            let own = offset.wrapping_sub(env.own_window) as usize;
+            let found = env.shared.get(own..).and_then(|rest| rest.get(..length));
             match found.filter(|_| offset.is_multiple_of(u64::from(bytes))) {
                 Some(found) => into.copy_from_slice(found),
                 None => {
@@ -198,9 +199,10 @@ fn write(
             Err(global_trouble(env, warp, lane, pc, address, bytes, access))
         }
         Place::Shared(offset) => {
+            let own = offset.wrapping_sub(env.own_window) as usize;
             if offset.is_multiple_of(u64::from(bytes))
                 && let Some(place) =
-                    env.shared.get_mut(offset as usize..).and_then(|rest| rest.get_mut(..length))
+                    env.shared.get_mut(own..).and_then(|rest| rest.get_mut(..length))
             {
                 place.copy_from_slice(from);
                 return Ok(());

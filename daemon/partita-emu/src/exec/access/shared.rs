@@ -60,7 +60,7 @@ fn load_rows<const N: usize, T: Word<N>>(
         if env.trace.wanted && !(N == 4 && is_run::<N>(base, shapes)) {
             note::<N>(env, base, i.imm as u32, mask, shapes);
         }
-        match find(env.shared, 0, base, i.imm, shapes) {
+        match find(env.shared, env.own_window, base, i.imm, shapes) {
             Some(words) => put(d.of(w), mask, words, vector),
             None => {
                 let at = (i.imm as u32, mask, core.first_warp + w, pc);
@@ -87,7 +87,9 @@ fn store_rows<const N: usize, T: Word<N>>(
         }
         env.trace.counts.shared_accesses += 1;
         let shapes = shapes::<N>(base, vector);
-        if mask != u32::MAX || !write(env.shared, 0, base, i.imm, shapes, b.of(w), vector) {
+        if mask != u32::MAX
+            || !write(env.shared, env.own_window, base, i.imm, shapes, b.of(w), vector)
+        {
             store_scattered(
                 env,
                 base,
@@ -114,7 +116,7 @@ fn load_scattered<const N: usize, T: Word<N>>(
     to: &Row<T>,
     vector: impl Vector,
 ) -> Outcome {
-    let addresses = addresses_of(base, offset, mask);
+    let addresses = addresses_of(base, offset.wrapping_sub(env.own_window as u32), mask);
     if gather(env.shared, 0, &addresses, mask, to, vector) {
         return Ok(());
     }
@@ -129,7 +131,7 @@ fn store_scattered<const N: usize, T: Word<N>>(
     values: &Row<T>,
     vector: impl Vector,
 ) -> Outcome {
-    let addresses = addresses_of(base, offset, mask);
+    let addresses = addresses_of(base, offset.wrapping_sub(env.own_window as u32), mask);
     if scatter(env.shared, 0, &addresses, mask, values, vector) {
         return Ok(());
     }
@@ -163,7 +165,8 @@ fn note_each(env: &mut Env<'_>, base: &Row32, offset: u32, mask: u32) {
     env.trace.shared(&addresses, mask);
 }
 
-/// The lanes' addresses. Lanes outside the mask get the address of the mask's first lane.
+/// The lanes' addresses plus `offset`. Lanes outside the mask get the address of the mask's first
+/// lane.
 #[inline(always)]
 fn addresses_of(base: &Row32, offset: u32, mask: u32) -> Row32 {
     let addresses = each(|lane| base.lane(lane).wrapping_add(offset));
@@ -174,7 +177,7 @@ fn addresses_of(base: &Row32, offset: u32, mask: u32) -> Row32 {
     Row::of(blend32(mask, &addresses, &[first; LANES]))
 }
 
-/// The first lane that faults.
+/// The first lane that faults. The addresses count from the CTA's own window on.
 #[cold]
 #[inline(never)]
 fn first_trouble<const N: usize>(
@@ -190,5 +193,6 @@ fn first_trouble<const N: usize>(
             || u64::from(addresses.lane(lane)) + N as u64 > size
     };
     let lane = lanes(mask).find(bad).expect("a row has a place where all of its lanes have one");
-    shared_trouble(env, warp, lane, pc, u64::from(addresses.lane(lane)), N as u32, access)
+    let address = addresses.lane(lane).wrapping_add(env.own_window as u32);
+    shared_trouble(env, warp, lane, pc, u64::from(address), N as u32, access)
 }

@@ -194,7 +194,7 @@ impl Decoder<'_> {
                     }
                 }
                 let ctas = self.receivers(form, rest)?;
-                (*tensor, *to, CopyKind::ToShared { mbarrier, ctas })
+                (*tensor, *to, CopyKind::ToShared { mbarrier, ctas, pair: is("cta_group::2") })
             }
             ([PtxSpace::Global, PtxSpace::SharedCta], [tensor, from, ..]) => {
                 let kind = match (form.has(Mod::Reduce), Self::atomic_kind(form)) {

@@ -6,9 +6,18 @@ use crate::exec::async_store::AsyncStore;
 use crate::exec::asynchronous::AsyncOp;
 use crate::exec::cluster::{mapa, rank_of};
 use crate::exec::inst::{Op, Source};
-use crate::exec::program::OfCta;
 use partita_model::Dim3;
-use partita_ptx::{Form, FuncId, Mod, Op as P, Operand, Space as PtxSpace, Type};
+use partita_ptx::{Form, FuncId, Mod, Module, Op as P, Operand, Space as PtxSpace, Type};
+
+/// Whether kernels of a module can tell in which CTA of a cluster an address of shared memory lies.
+pub(super) fn are_named(module: &Module) -> bool {
+    module.forms.all().iter().any(|form| {
+        let text = module.text(form.text);
+        matches!(form.op, P::Mapa | P::Getctarank)
+            || text.contains("cluster")
+            || text.contains("cta_group::2")
+    })
+}
 
 impl Decoder<'_> {
     /// Notes whether an instruction reaches other CTAs of the cluster.
@@ -49,9 +58,8 @@ impl Decoder<'_> {
             }
             (P::Getctarank, &[d, a]) => {
                 let a = self.place(a, ty)?;
-                let own = Source::R32(self.own_value(OfCta::ClusterCtarank));
                 let target = self.target(d, Type::U32)?;
-                self.emit_lane(rank_of, 0, [a, own, Source::None], target);
+                self.emit_lane(rank_of, 0, [a, Source::None, Source::None], target);
             }
             _ => return self.unsupported(form),
         }

@@ -74,13 +74,16 @@ pub struct Kernels {
 pub fn decode(mut module: Module, image: &Image) -> Kernels {
     let mut kernels = Kernels::default();
     let calls = CallGraph::of(&module);
+    let ranked = cluster::are_named(&module);
     for index in 0..module.funcs.len() {
         let function = &module.funcs[index];
         if function.kind != FunctionKind::Entry || function.body.is_none() {
             continue;
         }
         let id = FuncId(index as u32);
-        match Decoder::new(&module, image, &calls).kernel(id) {
+        let mut decoder = Decoder::new(&module, image, &calls);
+        decoder.program.ranked = ranked;
+        match decoder.kernel(id) {
             Ok(mut program) => {
                 program.shrink();
                 kernels.programs.push(Arc::new(program));

@@ -6,12 +6,11 @@
 //! CTA that ends are free again, without a fault: the ISA asks for `dealloc` and says nothing of
 //! what happens without it.
 //!
-//! The two CTAs of a pair get the same columns: the CTA of even rank chooses, and the CTA of
-//! odd rank waits for it. CTAs of odd rank have columns of their own here, because a pair lies on
-//! two SMs of a GPU and may lie on one here.
+//! The two CTAs of a pair get the same columns, and wait for each other: the CTA of even rank
+//! chooses, and goes on when the CTA of odd rank has taken them. CTAs of odd rank have columns of
+//! their own here, because a pair lies on two SMs of a GPU and may lie on one here.
 
 use super::super::access::{is_shared, write_bytes};
-use super::memory::TensorMemory;
 use super::{Outcome, Site, memory_of, of_cta, ranks_of, trouble};
 use crate::exec::step::Env;
 use partita_device::FaultKind;
@@ -46,106 +45,135 @@ fn count_of(site: Site, what: &str, columns: u64) -> Outcome<u32> {
     Err(trouble(FaultKind::IllegalInstruction, site, None, detail))
 }
 
-/// What allocations of a CTA change, but the addresses that they write.
+/// What a warp asks for.
 #[derive(Clone, Copy, Debug)]
-pub struct Allocated {
-    claims: Claims,
-    units: u16,
-    side: usize,
-    ahead: [Option<[u8; 2]>; 2],
+pub struct Request {
+    /// The warp.
+    pub site: Site,
+    /// Where the columns' address goes.
+    pub to: u64,
+    /// How many.
+    pub columns: u64,
 }
 
-impl Allocated {
-    /// As it is now.
-    pub fn now(env: &mut Env<'_>, site: Site) -> Outcome<Allocated> {
-        let of_other = other_of_pair(env, site).and_then(|other| other.ahead);
-        let tensor = of_cta(env, site)?;
-        let TensorMemory { units, side, ahead, .. } = *tensor.memory;
-        Ok(Allocated { claims: *tensor.claims, units, side, ahead: [ahead, of_other] })
-    }
+/// The columns that a CTA of even rank has chosen for its pair.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Offer {
+    /// The first of the warps that wait with the CTA.
+    by: Site,
+    /// The first unit, and the number of units.
+    runs: Vec<(u32, u32)>,
+    /// Whether the other CTA of the pair has them, too.
+    is_taken: bool,
+}
 
-    /// Makes it so again.
-    pub fn restore(self, env: &mut Env<'_>, site: Site) -> Outcome {
-        let [own, of_other] = self.ahead;
-        if let Some(other) = other_of_pair(env, site) {
-            other.ahead = of_other;
+/// Runs of these numbers of units, where all are free: they are taken then.
+fn choose(taken: &mut u16, counts: &[u32]) -> Option<Vec<(u32, u32)>> {
+    let mut after = *taken;
+    let choose = |&count: &u32| {
+        let first = free(after, count)?;
+        after |= units(first, count);
+        Some((first, count))
+    };
+    let runs = counts.iter().map(choose).collect::<Option<_>>()?;
+    *taken = after;
+    Some(runs)
+}
+
+/// `alloc` of the warps that execute it together: false where they must wait, and execute it again.
+/// No warp has columns then, but the CTA may have made an offer.
+pub fn alloc(env: &mut Env<'_>, requests: &[Request], pair: bool) -> Outcome<bool> {
+    let Some(&Request { site, .. }) = requests.first() else { return Ok(true) };
+    let mut counts = Vec::with_capacity(requests.len());
+    for &Request { site, to, columns } in requests {
+        counts.push(count_of(site, "tcgen05.alloc", columns)?);
+        if !of_cta(env, site)?.memory.may_allocate {
+            let detail = "`tcgen05.alloc` after the CTA gave up its permit to allocate".to_owned();
+            return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
         }
-        let tensor = of_cta(env, site)?;
-        *tensor.claims = self.claims;
-        (tensor.memory.units, tensor.memory.side) = (self.units, self.side);
-        tensor.memory.ahead = own;
-        Ok(())
-    }
-}
-
-/// The tensor memory of the other CTA of the running CTA's pair.
-fn other_of_pair<'e>(env: &'e mut Env<'_>, site: Site) -> Option<&'e mut TensorMemory> {
-    let rank = env.cluster.as_ref()?.rank;
-    memory_of(env, site, Some(rank ^ 1)).ok()
-}
-
-/// `alloc`: false where the CTA must wait.
-pub fn alloc(env: &mut Env<'_>, site: Site, to: u64, columns: u64, pair: bool) -> Outcome<bool> {
-    let count = count_of(site, "tcgen05.alloc", columns)?;
-    if !of_cta(env, site)?.memory.may_allocate {
-        let detail = "`tcgen05.alloc` after the CTA gave up its permit to allocate".to_owned();
-        return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
-    }
-    if !is_shared(to) {
-        let detail = "`tcgen05.alloc` to an address outside shared memory".to_owned();
-        return Err(trouble(FaultKind::InvalidAddressSpace, site, Some(to), detail));
-    }
-    // The other CTA of the pair may have chosen already.
-    let (mut chosen, mut side) = (None, 0);
-    if pair {
-        ranks_of(env, site, true)?;
-        let rank = env.cluster.as_ref().map_or(0, |peers| peers.rank);
-        side = rank & 1;
-        let other = memory_of(env, site, Some(rank ^ 1))?;
-        if let Some([first, of_other]) = other.ahead {
-            if u32::from(of_other) != count {
-                let detail = format!(
-                    "`tcgen05.alloc.cta_group::2` of {columns} columns; the other CTA of the pair \
-                     allocates {}",
-                    usize::from(of_other) * UNIT
-                );
-                return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
-            }
-            chosen = Some(u32::from(first));
-        } else if side == 1 || of_cta(env, site)?.memory.ahead.is_some() {
-            // Only CTAs of even rank choose: two pairs that each had half of their columns would
-            // wait for each other.
-            return Ok(false);
+        if !is_shared(to) {
+            let detail = "`tcgen05.alloc` to an address outside shared memory".to_owned();
+            return Err(trouble(FaultKind::InvalidAddressSpace, site, Some(to), detail));
         }
     }
-    let tensor = of_cta(env, site)?;
-    if tensor.memory.units != 0 && tensor.memory.side != side {
+    let rank = env.cluster.as_ref().map_or(0, |peers| peers.rank);
+    let side = if pair { rank & 1 } else { 0 };
+    let memory = &of_cta(env, site)?.memory;
+    if memory.units != 0 && memory.side != side {
         let detail = "`tcgen05.alloc` with another `.cta_group` than the columns that the CTA has";
         return Err(trouble(FaultKind::IllegalInstruction, site, None, detail.to_owned()));
     }
-    let taken = &mut tensor.claims.0[side];
-    let found = match chosen {
-        Some(first) => Some(first).filter(|&first| *taken & units(first, count) == 0),
-        None => free(*taken, count),
+    let runs = match (pair, side) {
+        (false, _) => choose_own(env, site, side, &counts)?,
+        (true, 0) => offer(env, site, &counts)?,
+        (true, _) => take(env, site, &counts)?,
     };
-    let Some(first) = found else { return Ok(false) };
-    let bits = units(first, count);
-    *taken |= bits;
-    tensor.memory.allocate(bits);
-    tensor.memory.side = side;
-    if pair {
-        match chosen {
-            None => tensor.memory.ahead = Some([first as u8, count as u8]),
-            Some(_) => {
-                let rank = env.cluster.as_ref().map_or(0, |peers| peers.rank);
-                memory_of(env, site, Some(rank ^ 1))?.ahead = None;
-            }
-        }
+    let Some(runs) = runs else { return Ok(false) };
+    for ((first, _), &Request { site, to, .. }) in runs.into_iter().zip(requests) {
+        let address = first * UNIT as u32;
+        write_bytes(env, site, to, &address.to_le_bytes())?;
+        env.trace.counts.shared_accesses += 1;
     }
-    let address = first * UNIT as u32;
-    write_bytes(env, site, to, &address.to_le_bytes())?;
-    env.trace.counts.shared_accesses += 1;
     Ok(true)
+}
+
+type Runs = Option<Vec<(u32, u32)>>;
+
+/// Runs that the CTA has from now on.
+fn choose_own(env: &mut Env<'_>, site: Site, side: usize, counts: &[u32]) -> Outcome<Runs> {
+    let tensor = of_cta(env, site)?;
+    let runs = choose(&mut tensor.claims.0[side], counts);
+    for &(first, count) in runs.iter().flatten() {
+        tensor.memory.allocate(units(first, count));
+        tensor.memory.side = side;
+    }
+    Ok(runs)
+}
+
+/// The CTA of even rank chooses for its pair, and waits until the other one has the same runs. Two
+/// pairs that each had half of their columns would wait for each other if both CTAs chose.
+fn offer(env: &mut Env<'_>, site: Site, counts: &[u32]) -> Outcome<Runs> {
+    ranks_of(env, site, true)?;
+    let own = &mut of_cta(env, site)?.memory.offer;
+    match own {
+        Some(offer) if offer.by != site || !offer.is_taken => return Ok(None),
+        Some(_) => return Ok(own.take().map(|offer| offer.runs)),
+        None => {}
+    }
+    if let Some(runs) = choose_own(env, site, 0, counts)? {
+        of_cta(env, site)?.memory.offer = Some(Offer { by: site, runs, is_taken: false });
+    }
+    Ok(None)
+}
+
+/// The CTA of odd rank takes what its pair offers.
+fn take(env: &mut Env<'_>, site: Site, counts: &[u32]) -> Outcome<Runs> {
+    let [even, _] = ranks_of(env, site, true)?[..] else { return Ok(None) };
+    let offer = memory_of(env, site, even)?.offer.as_ref().filter(|offer| !offer.is_taken);
+    let Some(runs) = offer.map(|offer| offer.runs.clone()) else { return Ok(None) };
+    let offered: Vec<u32> = runs.iter().map(|&(_, count)| count).collect();
+    if offered != counts {
+        let columns =
+            |units: &[u32]| units.iter().map(|&units| units as usize * UNIT).sum::<usize>();
+        let detail = format!(
+            "`tcgen05.alloc.cta_group::2` of {} columns; the other CTA of the pair allocates {}",
+            columns(counts),
+            columns(&offered)
+        );
+        return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
+    }
+    let tensor = of_cta(env, site)?;
+    let bits = runs.iter().fold(0, |bits, &(first, count)| bits | units(first, count));
+    if tensor.claims.0[1] & bits != 0 {
+        return Ok(None);
+    }
+    tensor.claims.0[1] |= bits;
+    tensor.memory.allocate(bits);
+    tensor.memory.side = 1;
+    if let Some(offer) = &mut memory_of(env, site, even)?.offer {
+        offer.is_taken = true;
+    }
+    Ok(Some(runs))
 }
 
 /// `dealloc`

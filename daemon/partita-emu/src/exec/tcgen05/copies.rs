@@ -4,7 +4,7 @@
 
 use super::descriptor::SharedMatrix;
 use super::memory::{Cell, ROWS, WARP_ROWS};
-use super::{Outcome, Site, memory_of, ranks_of, trouble};
+use super::{Outcome, Site, memory_of, ranks_of, trouble, window};
 use crate::exec::access::read_bytes;
 use crate::exec::inst::{Source, Space, Target};
 use crate::exec::matrix::Register;
@@ -200,7 +200,7 @@ impl Spread {
 pub fn copy(op: &CopyOp, env: &mut Env<'_>, site: Site, (to, from): (u64, u64)) -> Outcome {
     let to = to & 0xffff_ffff;
     for rank in ranks_of(env, site, op.pair)? {
-        let matrix = SharedMatrix::unpack(from, site)?.of_cta(rank);
+        let matrix = SharedMatrix::unpack(from, site)?.within(window(env, rank));
         for row in 0..op.rows {
             for piece in 0..op.pieces {
                 let mut bytes = [0; 16];

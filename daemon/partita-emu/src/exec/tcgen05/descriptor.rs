@@ -2,7 +2,6 @@
 //! Layouts") and of products ("Instruction descriptor").
 
 use super::{Outcome, Site, trouble};
-use crate::exec::cluster::RANK_SHIFT;
 use crate::exec::matrix::Element;
 use crate::exec::narrow::{E2M1, E2M3, E3M2, Narrow};
 use crate::exec::warpgroup::Descriptor;
@@ -46,11 +45,10 @@ impl SharedMatrix {
         })
     }
 
-    /// The matrix of a CTA of the cluster; `None` is the CTA itself.
+    /// The matrix in a CTA's window of shared memory.
     #[must_use]
-    pub fn of_cta(self, rank: Option<usize>) -> Self {
-        let base = rank.map_or(0, |rank| (rank as u64 + 1) << RANK_SHIFT);
-        SharedMatrix { plain: self.plain.beyond(base), ..self }
+    pub fn within(self, window: u64) -> Self {
+        SharedMatrix { plain: self.plain.beyond(window), ..self }
     }
 
     /// Whether the layout has a meaning for matrices of these elements.

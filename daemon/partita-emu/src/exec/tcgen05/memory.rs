@@ -3,7 +3,7 @@
 //! An address has the lane in its upper half and the column in its lower half. Each CTA has storage
 //! of its own for its columns of the SM, from its first allocation until it has no column left.
 
-use super::columns::UNIT;
+use super::columns::{Offer, UNIT};
 
 /// Lanes.
 pub const ROWS: usize = 128;
@@ -46,14 +46,13 @@ pub struct TensorMemory {
     pub side: usize,
     /// Whether it has not given up the permit to allocate.
     pub may_allocate: bool,
-    /// The columns that it has allocated with its pair, whose other CTA has not done so yet: the
-    /// first unit and the number.
-    pub ahead: Option<[u8; 2]>,
+    /// The columns that it has chosen for its pair, and waits with.
+    pub offer: Option<Offer>,
 }
 
 impl Default for TensorMemory {
     fn default() -> Self {
-        TensorMemory { words: Vec::new(), units: 0, side: 0, may_allocate: true, ahead: None }
+        TensorMemory { words: Vec::new(), units: 0, side: 0, may_allocate: true, offer: None }
     }
 }
 

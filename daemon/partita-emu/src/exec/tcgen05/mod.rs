@@ -13,7 +13,7 @@ pub mod memory;
 pub mod product;
 pub mod scale;
 
-use super::cluster::{Later, mapa, rank_of};
+use super::cluster::{Later, mapa, rank_of, window_of};
 use super::inst::{Inst, Source, Space, Target};
 use super::mbarrier;
 use super::program::Program;
@@ -160,10 +160,19 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
     if let Some(again) = put_off(core, i, op, env, site)? {
         return Ok(again);
     }
-    let before = match op {
-        TensorOp::Alloc { .. } => Some(columns::Allocated::now(env, site)?),
-        _ => None,
-    };
+    if let TensorOp::Alloc { to, space, columns, pair } = op {
+        let request = |w: usize| {
+            let lane = (core.mask(i, w) != 0).then(|| core.mask(i, w).trailing_zeros() as usize)?;
+            Some(columns::Request {
+                site: (w + core.first_warp, lane, pc),
+                to: space.generic(core.get(*to, w, lane)),
+                columns: core.get(*columns, w, lane),
+            })
+        };
+        let requests: Vec<_> = (0..core.warps).filter_map(request).collect();
+        let done = columns::alloc(env, &requests, *pair)?;
+        return Ok(if done { Step::Done } else { Step::Again(LOOK_AGAIN) });
+    }
     for w in 0..core.warps {
         let mask = core.mask(i, w);
         if mask == 0 {
@@ -172,14 +181,8 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
         let first = (mask.trailing_zeros() & 31) as usize;
         let site = (w + core.first_warp, first, pc);
         match op {
-            TensorOp::Alloc { to, space, columns, pair } => {
-                let address = space.generic(core.get(*to, w, first));
-                let columns = core.get(*columns, w, first);
-                if !columns::alloc(env, site, address, columns, *pair)? {
-                    before.map_or(Ok(()), |before| before.restore(env, site))?;
-                    return Ok(Step::Again(LOOK_AGAIN));
-                }
-            }
+            // All warps have had theirs above.
+            TensorOp::Alloc { .. } => {}
             TensorOp::Dealloc { address, columns } => {
                 let [address, columns] = [*address, *columns].map(|row| core.get(row, w, first));
                 columns::dealloc(env, site, address, columns)?;
@@ -214,9 +217,8 @@ pub fn execute(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> O
                         let at = rank.map_or(address, |rank| mapa([address, rank, 0], 0));
                         match &mut env.cluster {
                             Some(peers) if is_later => {
-                                let own = rank_of([at, peers.rank as u64, 0], 0);
-                                let address = mapa([at, own, 0], 0);
-                                peers.cluster.arrive_later(Later { time: until, site, address });
+                                let later = Later { time: until, site, address: at };
+                                peers.cluster.arrive_later(later);
                             }
                             _ => mbarrier::arrive(env, site, at)?,
                         }
@@ -293,6 +295,11 @@ fn ranks_of(env: &Env<'_>, site: Site, pair: bool) -> Outcome<Vec<Option<usize>>
         return Err(trouble(FaultKind::IllegalInstruction, site, None, detail));
     };
     Ok(vec![Some(peers.rank & !1), Some(peers.rank | 1)])
+}
+
+/// Where the shared memory of a CTA of the cluster begins; `None` is the CTA itself.
+fn window(env: &Env<'_>, rank: Option<usize>) -> u64 {
+    rank.map_or(env.own_window, window_of)
 }
 
 fn trouble(

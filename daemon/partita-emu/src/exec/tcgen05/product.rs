@@ -8,7 +8,7 @@ use super::copies::not_there;
 use super::descriptor::{Factor, Instruction, Kind, SharedMatrix};
 use super::memory::{Cell, ROWS};
 use super::scale::{ScaleOp, Scales};
-use super::{Outcome, Site, memory_of, of_cta, ranks_of, trouble};
+use super::{Outcome, Site, memory_of, of_cta, ranks_of, trouble, window};
 use crate::exec::access::read_bytes;
 use crate::exec::inst::{Source, Space};
 use crate::exec::matrix::Element;
@@ -115,7 +115,8 @@ pub fn execute(core: &Core<'_>, op: &ProductOp, env: &mut Env<'_>, (w, lane, pc)
     let by_k = instruction.transposed.map(|transposed| !transposed);
     let mut right = Vec::with_capacity(n * k);
     for &rank in &ranks {
-        let view = View::new(get(op.right), rank, (by_k[1], instruction.factors[1]), ('B', site))?;
+        let how = (by_k[1], instruction.factors[1]);
+        let view = View::new(get(op.right), window(env, rank), how, ('B', site))?;
         right.extend(view.read(env, site, columns, k)?);
     }
     let base = paths.check("D", get(op.d), site)?;
@@ -140,7 +141,8 @@ pub fn execute(core: &Core<'_>, op: &ProductOp, env: &mut Env<'_>, (w, lane, pc)
         let left = match op.left {
             Left::Shared(descriptor) => {
                 let how = (by_k[0], instruction.factors[0]);
-                View::new(get(descriptor), rank, how, ('A', site))?.read(env, site, rows, k)?
+                View::new(get(descriptor), window(env, rank), how, ('A', site))?
+                    .read(env, site, rows, k)?
             }
             Left::Tensor(address) => {
                 let base = paths.check("A", get(address), site)?;
@@ -204,11 +206,11 @@ struct View {
 impl View {
     fn new(
         bits: u64,
-        rank: Option<usize>,
+        window: u64,
         (by_k, factor): (bool, Factor),
         (what, site): (char, Site),
     ) -> Outcome<Self> {
-        let matrix = SharedMatrix::unpack(bits, site)?.of_cta(rank);
+        let matrix = SharedMatrix::unpack(bits, site)?.within(window);
         let small = matches!(factor, Factor::Small(..));
         if !matrix.fits(by_k, factor.width()) || small && !by_k {
             let order = if by_k { "K" } else { "M or N" };
