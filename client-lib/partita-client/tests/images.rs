@@ -63,6 +63,46 @@ fn the_best_ptx_for_the_device_is_chosen() {
     check(&[], None);
 }
 
+/// nvcc's flags of `compute_90a` and `compute_100f`, as its fatbins have them.
+#[test]
+fn code_for_one_gpu_or_one_family_is_chosen_there_only() {
+    const ONE: u64 = 0x10_0000;
+    const FAMILY: u64 = 0x20_0000;
+    let check = |kind, entries: &[(u32, u64)], (major, minor), expect: Option<usize>| {
+        let text = |index: usize| format!(".version {index}");
+        let all = entries.iter().enumerate();
+        let all: Vec<_> = all
+            .map(|(index, &(architecture, flags))| {
+                entry(kind, architecture, flags, text(index).as_bytes(), 0)
+            })
+            .collect();
+        let (bytes, device) = (container(&all), ComputeCapability { major, minor });
+        let found = match kind {
+            PTX => select(&bytes, device).ok(),
+            _ => {
+                select_machine_code(&bytes, device).expect("a good container").map(|(code, _)| code)
+            }
+        };
+        let expect = expect.map(text);
+        let found = found.map(|image| image.bytes);
+        // An image is padded to eight bytes.
+        let found = found.map(|bytes| &bytes[..10]);
+        assert_eq!(found, expect.as_deref().map(str::as_bytes), "{entries:?} {major}.{minor}");
+    };
+    check(PTX, &[(80, 0), (90, ONE)], (9, 0), Some(1));
+    check(PTX, &[(90, ONE), (90, 0)], (9, 0), Some(0));
+    check(PTX, &[(80, 0), (90, ONE)], (10, 0), Some(0));
+    check(PTX, &[(90, ONE)], (10, 0), None);
+    check(PTX, &[(90, 0), (100, FAMILY)], (10, 3), Some(1));
+    check(PTX, &[(90, 0), (100, FAMILY)], (12, 0), Some(0));
+    check(PTX, &[(100, FAMILY), (100, ONE), (100, 0)], (10, 0), Some(1));
+    check(PTX, &[(100, FAMILY), (100, ONE), (100, 0)], (10, 3), Some(0));
+    check(ELF, &[(100, ONE), (100, 0)], (10, 3), Some(1));
+    check(ELF, &[(100, FAMILY), (100, 0)], (10, 3), Some(0));
+    let error = select(&container(&[entry(PTX, 100, ONE, b".version 9", 0)]), DEVICE).unwrap_err();
+    assert!(error.to_string().contains("PTX for sm_100a"), "{error}");
+}
+
 #[test]
 fn packed_payloads_are_handed_on_without_their_padding() {
     for (flags, kind) in [(ZSTD, ImageKind::PtxZstd), (LZ4, ImageKind::PtxLz4)] {

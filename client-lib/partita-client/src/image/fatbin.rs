@@ -13,12 +13,13 @@
 //! | 16 | `u32` compressed size, 0 where it is not |
 //! | 24 | `u16` minor, `u16` major |
 //! | 28 | `u32` architecture, e.g. 90 |
-//! | 40 | `u64` flags: 0x2000 an LZ4 block, 0x8000 a zstd frame |
+//! | 40 | `u64` flags: 0x2000 an LZ4 block, 0x8000 a zstd frame, 0x10_0000 for this architecture only (`sm_90a`), 0x20_0000 for its family (`sm_100f`) |
 //! | 56 | `u64` uncompressed size |
 
 use super::{Image, ImageError, text, whole};
 use partita_model::ComputeCapability;
 use partita_model::ImageKind;
+use std::ops::RangeInclusive;
 
 /// The first four bytes of a container, little-endian.
 pub const MAGIC: u32 = 0xBA55_ED50;
@@ -29,6 +30,8 @@ const KIND_PTX: u16 = 1;
 const KIND_ELF: u16 = 2;
 const FLAG_LZ4: u64 = 0x2000;
 const FLAG_ZSTD: u64 = 0x8000;
+const FLAG_ONE: u64 = 0x10_0000;
+const FLAG_FAMILY: u64 = 0x20_0000;
 /// Ours: all entries of such a container are parts of one program. No other flag of nvcc's is known
 /// up here.
 const FLAG_PART: u64 = 1 << 62;
@@ -60,11 +63,28 @@ pub struct Entry<'a> {
 
 impl Entry<'_> {
     fn describe(&self) -> String {
-        match self.kind {
-            KIND_PTX => format!("PTX for sm_{}", self.architecture),
-            KIND_ELF => format!("machine code for sm_{}", self.architecture),
-            other => format!("an entry of unknown kind {other:#x} for sm_{}", self.architecture),
-        }
+        let kind = match self.kind {
+            KIND_PTX => "PTX".to_owned(),
+            KIND_ELF => "machine code".to_owned(),
+            other => format!("an entry of unknown kind {other:#x}"),
+        };
+        let suffix = match self.flags & (FLAG_ONE | FLAG_FAMILY) {
+            0 => "",
+            FLAG_FAMILY => "f",
+            _ => "a",
+        };
+        format!("{kind} for sm_{}{suffix}", self.architecture)
+    }
+
+    /// How well it fits a device of this architecture or a newer one; `None` where it is for one
+    /// other GPU, or for another family (PTX ISA, ".target").
+    fn fit(&self, device: u32) -> Option<u32> {
+        let (fits, fit) = match self.flags & (FLAG_ONE | FLAG_FAMILY) {
+            0 => (true, 0),
+            FLAG_FAMILY => (self.architecture / 10 == device / 10, 1),
+            _ => (self.architecture == device, 2),
+        };
+        fits.then_some(fit)
     }
 }
 
@@ -173,10 +193,8 @@ pub(super) fn all_parts(bytes: &[u8]) -> Result<Option<Vec<Image<'_>>>, ImageErr
 /// Chooses an entry; see [`super::select`].
 pub(super) fn select(bytes: &[u8], device: ComputeCapability) -> Result<Image<'_>, ImageError> {
     let entries = entries(bytes)?;
-    let limit = u32::from(device.major) * 10 + u32::from(device.minor);
-    let usable =
-        entries.iter().filter(|entry| entry.kind == KIND_PTX && entry.architecture <= limit);
-    match usable.max_by_key(|entry| entry.architecture) {
+    let own = u32::from(device.major) * 10 + u32::from(device.minor);
+    match best(&entries, KIND_PTX, 0..=own) {
         Some(best) => best.image(),
         None => {
             Err(ImageError::NoPtx { device, found: entries.iter().map(Entry::describe).collect() })
@@ -192,11 +210,20 @@ pub(super) fn select_machine_code(
     let entries = entries(bytes)?;
     // Machine code runs on its own generation, from its own minor revision on.
     let generation = u32::from(device.major) * 10;
-    let runs = generation..=generation + u32::from(device.minor);
-    let usable =
-        entries.iter().filter(|entry| entry.kind == KIND_ELF && runs.contains(&entry.architecture));
-    let best = usable.max_by_key(|entry| entry.architecture);
+    let best = best(&entries, KIND_ELF, generation..=generation + u32::from(device.minor));
     best.map(|best| Ok((best.image()?, best.architecture))).transpose()
+}
+
+/// The entry of the highest architecture in a range whose end is the device's own.
+fn best<'e, 'a>(
+    entries: &'e [Entry<'a>],
+    kind: u16,
+    runs: RangeInclusive<u32>,
+) -> Option<&'e Entry<'a>> {
+    let usable = entries.iter().filter(|e| e.kind == kind && runs.contains(&e.architecture));
+    let fitting =
+        usable.filter_map(|entry| Some((entry.architecture, entry.fit(*runs.end())?, entry)));
+    fitting.max_by_key(|&(architecture, fit, _)| (architecture, fit)).map(|(.., entry)| entry)
 }
 
 /// Fields at known places of a part of the image that begins at `base`.
