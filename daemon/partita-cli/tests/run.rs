@@ -266,6 +266,24 @@ fn a_private_daemon_is_announced_in_one_line_and_quiet() {
     );
 }
 
+/// The command with the first three descriptors only, whatever this process has inherited: with
+/// more no daemon is kept.
+fn without_descriptors(command: &Command) -> Command {
+    let close = r#"for each in /proc/self/fd/*; do
+            number=${each##*/}; (( number > 2 )) && eval "exec $number>&-"
+        done
+        exec "$@""#;
+    let mut shell = Command::new("bash");
+    shell.args(["-c", close, "bash"]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => shell.env(name, value),
+            None => shell.env_remove(name),
+        };
+    }
+    shell
+}
+
 /// Runs three programs in a session of its own: two of a kind, and one with another GPU.
 #[test]
 fn a_session_keeps_a_daemon_for_its_next_run() {
@@ -275,7 +293,9 @@ fn a_session_keeps_a_daemon_for_its_next_run() {
         until_kept() {
             # The flag of a socket that listens.
             socket="00010000 .* @partita-spare/$(id -u)/$$/"
-            until grep -q "$socket" /proc/net/unix; do sleep 0.01; done
+            for i in $(seq 6000); do
+                grep -q "$socket" /proc/net/unix && return; sleep 0.01
+            done
         }
         run emu:small; until_kept; run emu:small; until_kept; run emu:other"#;
     let command = parts.partita(&[]);
@@ -284,7 +304,7 @@ fn a_session_keeps_a_daemon_for_its_next_run() {
         session.env(name, value.unwrap_or_default());
     }
     session.args(["--wait", SHELL, "-c", script]).env("PARTITA", command.get_program());
-    let output = run(session.env("PARTITA_KEEP", "600"));
+    let output = run(without_descriptors(&session).env("PARTITA_KEEP", "600"));
     let (used, stderr) = (text(&output.stdout), text(&output.stderr));
     let used: Vec<&str> = used.lines().collect();
     // The daemon of the first run, two spares, of which one was used, and that of the last run.
@@ -303,7 +323,8 @@ fn a_session_keeps_a_daemon_for_its_next_run() {
 #[test]
 fn a_daemon_that_nobody_wants_is_not_kept_longer() {
     let parts = Parts::new();
-    expect(parts.partita(&private(&["true"])).env("PARTITA_KEEP", "1"), 0, &["emulated GPU"]);
+    let command = parts.partita(&private(&["true"]));
+    expect(without_descriptors(&command).env("PARTITA_KEEP", "1"), 0, &["emulated GPU"]);
     wait_for("a spare", || parts.all("dir").len() == 2);
     wait_for("its end", || parts.all("ended").len() == 2);
     for folder in parts.all("dir") {

@@ -2,9 +2,9 @@
 //! program has ended, and removes the folder. Then it may start the next one ([`super::spare`]).
 //!
 //! Invariants: the daemon does not outlive the keeper, however the keeper ends
-//! (`--end-with-parent`). Neither outlives the program by more than [`STOP_PATIENCE`], but a spare
-//! and its keeper; a pidfd reports the program's end. The keeper leads a session of its own: Ctrl-C
-//! in the program's terminal reaches the program and not the daemon.
+//! (`--end-with-parent`). Neither outlives the program by more than [`STOP_PATIENCE`], except
+//! a spare and its keeper; a pidfd reports the program's end. The keeper leads a session of its
+//! own: Ctrl-C in the program's terminal reaches the program and not the daemon.
 
 use super::is_set;
 use super::locate::SELF;
@@ -102,7 +102,7 @@ impl KeeperArgs {
 
     /// Keeps a spare and serves the run that wants it; `None` where none did.
     fn keep_spare(&self, place: &Place) -> Option<()> {
-        // Readers of what the last run wrote wait for its end.
+        // Else this process would keep the pipes of the last run open.
         let null = File::options().read(true).write(true).open("/dev/null").ok()?;
         dup2_stdin(&null)
             .and_then(|()| dup2_stdout(&null))
@@ -111,16 +111,12 @@ impl KeeperArgs {
         let spare = Spare::open(place)?;
         let mut daemon = Daemon::start(&self.partitad, &self.devices, spare.leader()).ok()?;
         let pidfd = pidfd_open(Pid::from_child(&daemon.child), PidfdFlags::empty()).ok();
-        let caller = pidfd.and_then(|pidfd| spare.wait(pidfd.as_fd()));
-        let caller = caller.filter(|caller| {
-            let said = dup2_stderr(&caller.stderr).is_ok();
-            daemon.log.pass_on();
-            said && caller.answer(daemon.folder.path())
-        });
-        let Some(caller) = caller else {
+        let caller = pidfd.and_then(|pidfd| spare.wait(pidfd.as_fd(), daemon.folder.path()));
+        let Some(caller) = caller.filter(|caller| dup2_stderr(&caller.stderr).is_ok()) else {
             drop(stop(&mut daemon.child));
             return None;
         };
+        daemon.log.pass_on();
         daemon.serve(caller.runner.as_fd());
         Some(())
     }

@@ -5,21 +5,24 @@
 //! that nobody has used, as without a spare, and need not wait for its start.
 //!
 //! Invariants: a spare serves one run. Its keeper listens on an abstract socket, whose name is that
-//! of the user, the session and everything that makes the daemon what it is; both sides ask the
-//! system for the other's user. The spare ends with the session's leader, or when nobody wants it
-//! for the time of [`KEEP`]. Whatever goes wrong, the run starts a daemon of its own.
+//! of the user, the session and what makes the daemon what it is; both sides ask the system for the
+//! other's user. The keeper would hold inherited descriptors open, so a process that has any beyond
+//! the first three keeps no spare. The spare ends with the session's leader, or when nobody wants
+//! it for the time of [`KEEP`]. Whatever goes wrong, the run starts a daemon of its own.
 
+use super::locate::{DATA_PLANE, SELF, SHIM};
 use crate::failure::complain;
 use partita_wire::message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
+use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
 use rustix::process::{Pid, PidfdFlags, geteuid, getpid, getsid, pidfd_open};
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -31,15 +34,31 @@ use std::time::{Duration, Instant};
 pub const KEEP: &str = "PARTITA_KEEP";
 /// The time where the variable is not set, in a session with a terminal.
 const KEEP_SECONDS: u64 = 60;
-/// The longest time that one side waits for a message of the other.
+/// The longest time that a run waits for its spare.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// The longest time that a spare waits for the run to which it is promised.
+const PROMISE: Duration = Duration::from_secs(60);
+/// The longest time that a spare may be kept, in seconds.
+const LONGEST: u64 = 7 * 24 * 3600;
 /// The longest folder of sockets, in bytes.
 const MOST: usize = 4096;
-/// Variables that change a daemon, beside those of [`PREFIXES`].
-const VARIABLES: [&str; 5] = ["HOME", "TMPDIR", "PATH", "LD_LIBRARY_PATH", "LD_PRELOAD"];
-const PREFIXES: [&str; 3] = ["PARTITA_", "RUST_", "XDG_"];
-/// What the system says of a process that its children inherit.
-const INHERITED: [&str; 3] = ["cgroup", "limits", "ns/mnt"];
+/// Variables that shells change by themselves.
+const OF_SHELLS: [&str; 6] = ["_", "PWD", "OLDPWD", "SHLVL", "LINES", "COLUMNS"];
+/// What the system says of a process that its children inherit: files and links in `/proc/self`.
+const INHERITED: [&str; 9] =
+    ["cgroup", "limits", "cwd", "ns/mnt", "ns/user", "ns/pid", "ns/net", "ns/ipc", "ns/uts"];
+/// Lines of `/proc/self/status` that children inherit.
+const OF_STATUS: [&str; 9] = [
+    "Umask:",
+    "Uid:",
+    "Gid:",
+    "Groups:",
+    "CapInh:",
+    "CapEff:",
+    "CapBnd:",
+    "NoNewPrivs:",
+    "Seccomp:",
+];
 
 /// The place in which a session keeps a spare.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -58,14 +77,17 @@ impl Place {
         // A session outside this namespace of processes has no number here.
         let leader = getsid(None).ok()?;
         let seconds = match std::env::var(KEEP) {
-            Ok(text) if !text.is_empty() => text.parse().unwrap_or_else(|_| {
-                complain(&format!("{KEEP}={text} is no number of seconds: no daemon is kept"));
-                0
-            }),
+            Ok(text) if !text.is_empty() => {
+                text.parse().map(|s: u64| s.min(LONGEST)).unwrap_or_else(|_| {
+                    complain(&format!("{KEEP}={text} is no number of seconds: no daemon is kept"));
+                    0
+                })
+            }
             _ if has_terminal(leader) => KEEP_SECONDS,
             _ => 0,
         };
-        (seconds > 0).then(|| Place { leader, key: key(daemon, devices), seconds })
+        let keeps = seconds > 0 && !has_more_descriptors();
+        keeps.then(|| Place { leader, key: key(daemon, devices), seconds })
     }
 
     fn name(&self) -> Option<SocketAddrUnix> {
@@ -76,15 +98,18 @@ impl Place {
 
     /// Asks for the spare; returns the folder of its sockets.
     pub fn take(&self) -> Option<PathBuf> {
-        let socket = seqpacket().ok()?;
+        // Another user may have the name, and a queue that is full.
+        let socket = seqpacket(SocketFlags::NONBLOCK).ok()?;
         connect(&socket, &self.name()?).ok()?;
         if !is_own_user(&socket) {
             return None;
         }
+        ioctl_fionbio(&socket, false).ok()?;
+        bounded(&socket, PATIENCE).ok()?;
+        let folder = message::receive(&socket, MOST).ok()?.bytes;
         let runner = pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
         let stderr = std::io::stderr();
         message::send(&socket, b"run", &[runner.as_fd(), stderr.as_fd()]).ok()?;
-        let folder = message::receive(&socket, MOST).ok()?.bytes;
         Some(OsString::from_vec(folder).into())
     }
 }
@@ -94,18 +119,35 @@ fn has_terminal(leader: Pid) -> bool {
     rustix::termios::tcgetsid(std::io::stderr()).is_ok_and(|session| session == leader)
 }
 
-/// A number that differs, but by chance, where a daemon would.
+/// Whether programs that this process starts inherit descriptors beyond the first three.
+fn has_more_descriptors() -> bool {
+    let Ok(all) = std::fs::read_dir("/proc/self/fdinfo") else { return true };
+    let numbers = all.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    numbers.filter(|&number| number > 2).any(|number| {
+        let text = std::fs::read_to_string(format!("/proc/self/fdinfo/{number}"));
+        // A descriptor without a file any more was that of the folder itself.
+        let flags = text.ok().and_then(|text| {
+            let line = text.lines().find_map(|line| line.strip_prefix("flags:"))?;
+            u32::from_str_radix(line.trim(), 8).ok()
+        });
+        flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits() == 0)
+    })
+}
+
+/// Equal for runs that would start the same daemon; those of others are equal by chance only.
 fn key(daemon: &Path, devices: &[String]) -> u64 {
     let mut hasher = DefaultHasher::new();
     (daemon, devices).hash(&mut hasher);
-    let file = std::fs::metadata(daemon).ok();
-    file.map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec())).hash(&mut hasher);
-    std::env::current_dir().ok().hash(&mut hasher);
-    let matters = |name: &OsStr| {
-        let bytes = name.as_bytes();
-        VARIABLES.iter().any(|each| each.as_bytes() == bytes)
-            || PREFIXES.iter().any(|prefix| bytes.starts_with(prefix.as_bytes()))
-    };
+    // A build or an upgrade may have replaced any of them.
+    let beside = daemon.parent().unwrap_or(Path::new("/"));
+    let named = std::env::var_os("PARTITA_GPU").map(PathBuf::from);
+    let data_plane = named.unwrap_or_else(|| beside.join(DATA_PLANE));
+    for part in [Path::new(SELF), daemon, &data_plane, &beside.join(SHIM)] {
+        let file = std::fs::metadata(part).ok();
+        let file = file.map(|file| (file.dev(), file.ino(), file.mtime(), file.mtime_nsec()));
+        file.hash(&mut hasher);
+    }
+    let matters = |name: &OsString| OF_SHELLS.iter().all(|each| name != each);
     let mut variables: Vec<_> = std::env::vars_os().filter(|(name, _)| matters(name)).collect();
     variables.sort();
     variables.hash(&mut hasher);
@@ -114,21 +156,22 @@ fn key(daemon: &Path, devices: &[String]) -> u64 {
         std::fs::read(&path).ok().hash(&mut hasher);
         std::fs::read_link(&path).ok().hash(&mut hasher);
     }
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let inherited = |line: &&str| OF_STATUS.iter().any(|name| line.starts_with(name));
+    status.lines().filter(inherited).for_each(|line| line.hash(&mut hasher));
     let cpus = rustix::thread::sched_getaffinity(None).ok();
     format!("{cpus:?} {:?}", rustix::process::getpriority_process(None)).hash(&mut hasher);
     hasher.finish()
 }
 
-fn seqpacket() -> Result<OwnedFd, Errno> {
-    let flags = SocketFlags::CLOEXEC;
-    let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
-    bounded(&socket)?;
-    Ok(socket)
+fn seqpacket(more: SocketFlags) -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | more;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
 }
 
-fn bounded(socket: &OwnedFd) -> Result<(), Errno> {
-    set_socket_timeout(socket, Timeout::Recv, Some(PATIENCE))?;
-    set_socket_timeout(socket, Timeout::Send, Some(PATIENCE))
+fn bounded(socket: &OwnedFd, patience: Duration) -> Result<(), Errno> {
+    set_socket_timeout(socket, Timeout::Recv, Some(patience))?;
+    set_socket_timeout(socket, Timeout::Send, Some(patience))
 }
 
 /// Anybody may take an abstract name, and anybody may connect to one.
@@ -143,14 +186,6 @@ pub struct Caller {
     pub runner: OwnedFd,
     /// Its stderr.
     pub stderr: OwnedFd,
-    connection: OwnedFd,
-}
-
-impl Caller {
-    /// Tells it the folder of the daemon's sockets; false where it has gone.
-    pub fn answer(&self, folder: &Path) -> bool {
-        message::send(&self.connection, folder.as_os_str().as_bytes(), &[]).is_ok()
-    }
 }
 
 /// A place that this process has taken.
@@ -164,7 +199,7 @@ pub struct Spare {
 impl Spare {
     /// Takes a place. `None` where the session has ended, or another process has the place.
     pub fn open(place: &Place) -> Option<Self> {
-        let listener = seqpacket().ok()?;
+        let listener = seqpacket(SocketFlags::empty()).ok()?;
         bind(&listener, &place.name()?).ok()?;
         let leader = pidfd_open(place.leader, PidfdFlags::empty()).ok()?;
         Some(Spare { listener, leader, until: Instant::now() + Duration::from_secs(place.seconds) })
@@ -175,9 +210,9 @@ impl Spare {
         self.leader.as_fd()
     }
 
-    /// Waits for a run that wants the daemon. `None` where none has come in time, or the session or
-    /// the daemon has ended.
-    pub fn wait(self, daemon: BorrowedFd<'_>) -> Option<Caller> {
+    /// Waits for a run that wants the daemon, and tells it the folder of the daemon's sockets.
+    /// `None` where none has come in time, or the session or the daemon has ended.
+    pub fn wait(self, daemon: BorrowedFd<'_>, folder: &Path) -> Option<Caller> {
         listen(&self.listener, 1).ok()?;
         loop {
             let left = self.until.saturating_duration_since(Instant::now());
@@ -195,21 +230,22 @@ impl Spare {
             if polled[1..].iter().any(|fd| !fd.revents().is_empty()) {
                 return None;
             }
-            if let Some(caller) = self.accept() {
+            if let Some(caller) = self.accept(folder) {
                 return Some(caller);
             }
         }
     }
 
-    fn accept(&self) -> Option<Caller> {
+    fn accept(&self, folder: &Path) -> Option<Caller> {
         let connection = accept_with(&self.listener, SocketFlags::CLOEXEC).ok()?;
-        bounded(&connection).ok()?;
+        bounded(&connection, PROMISE).ok()?;
         if !is_own_user(&connection) {
             return None;
         }
+        message::send(&connection, folder.as_os_str().as_bytes(), &[]).ok()?;
         let mut message = message::receive(&connection, MOST).ok()?;
         let [runner, stderr] = message.take_fds().ok()?;
-        Some(Caller { runner, stderr, connection })
+        Some(Caller { runner, stderr })
     }
 }
 

@@ -3,8 +3,7 @@
 //! PTX ISA, "Cooperative Thread Arrays: Cluster", "mapa", "barrier.cluster". An address of shared
 //! memory has the CTA's rank from bit [`RANK_SHIFT`] on, and the offset in that CTA's shared memory
 //! below, as on Hopper and Blackwell: a CTA's own addresses have its own rank, and CUTLASS clears a
-//! bit of them to reach the even CTA of a pair. Kernels of modules that name no cluster cannot
-//! tell: their addresses are offsets in every CTA ([`crate::exec::program::Program::ranked`]).
+//! bit of them to reach the even CTA of a pair.
 //!
 //! A CTA that has exited has no shared memory any more: an access to it is a fault, as on a GPU
 //! (CUDA-GDB, "Cluster target block not present"). Threads of an exited CTA count as arrived at

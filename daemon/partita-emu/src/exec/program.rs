@@ -43,8 +43,10 @@ pub enum Constant {
     Gridid,
     DynamicShared,
     TotalShared,
-    /// The address at which dynamic shared memory begins.
+    /// Where dynamic shared memory begins in the CTA's own shared memory.
     StaticShared,
+    /// A place in the CTA's own shared memory.
+    SharedAt(u64),
 }
 
 /// A value that is a CTA's own.
@@ -124,6 +126,7 @@ impl Constant {
             Constant::Gridid => shape.grid_id,
             Constant::DynamicShared => u64::from(shape.dynamic_shared),
             Constant::StaticShared => u64::from(shape.static_shared),
+            Constant::SharedAt(place) => place,
             Constant::TotalShared => u64::from(shape.dynamic_shared + shape.static_shared),
         }
     }
@@ -243,8 +246,9 @@ pub struct Program {
     pub required_block: Option<Dim3>,
     /// Whether it reaches other CTAs of its cluster.
     pub uses_cluster: bool,
-    /// Whether addresses of shared memory have the CTA's rank in them: the module names clusters.
-    pub ranked: bool,
+    /// Rows of [`Program::constants32`] and of [`Program::constants64`] that are addresses of
+    /// shared memory, and where they lie in the CTA's own.
+    pub shared_rows: [Vec<(u32, u64)>; 2],
     /// What it says of clusters.
     pub cluster: ClusterRules,
     /// 32-bit registers per thread by the rule that stands in for ptxas.
@@ -279,6 +283,20 @@ impl SharedVariable {
 }
 
 impl Program {
+    /// Notes which rows are addresses of shared memory, once it is known where the dynamic part
+    /// begins.
+    pub fn list_shared_rows(&mut self) {
+        let list = |constants: &[Constant]| {
+            let place = |(row, constant): (u32, &Constant)| match *constant {
+                Constant::SharedAt(place) => Some((row, place)),
+                Constant::StaticShared => Some((row, u64::from(self.static_shared))),
+                _ => None,
+            };
+            (0..).zip(constants).filter_map(place).collect()
+        };
+        self.shared_rows = [list(&self.constants32), list(&self.constants64)];
+    }
+
     /// Gives back the room in which tables grew: a module may have very many programs.
     pub fn shrink(&mut self) {
         self.code.shrink_to_fit();

@@ -7,7 +7,7 @@
 //! check.
 
 use super::inst::FRAME;
-use super::program::{LaunchShape, OF_CTA, Program};
+use super::program::{LaunchShape, OF_CTA, OfCta, Program};
 use super::rows::{LANES, Row, Row32, Row64, each};
 use super::team::MAX_WARPS;
 use partita_model::Dim3;
@@ -103,6 +103,22 @@ impl Registers {
         for (row, &value) in program.cta_rows.iter().zip(own) {
             if let Some(row) = row {
                 self.r32[*row as usize].set(&[value; LANES]);
+            }
+        }
+        let window = own[OfCta::SharedWindow as usize];
+        let [narrow, wide] = &program.shared_rows;
+        for &(row, place) in narrow {
+            let address = (place as u32).wrapping_add(window);
+            let row = &self.r32[row as usize];
+            if row.lane(0) != address {
+                row.set(&[address; LANES]);
+            }
+        }
+        for &(row, place) in wide {
+            let address = place.wrapping_add(window.into());
+            let row = &self.r64[row as usize];
+            if row.lane(0) != address {
+                row.set(&[address; LANES]);
             }
         }
     }

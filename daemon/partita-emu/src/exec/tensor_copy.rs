@@ -330,7 +330,7 @@ impl<'a> Tile<'a> {
                 (0..per).map(|part| inside(first + part as i64)).collect();
             for place in places.iter().flatten() {
                 low = low.min(*place);
-                high = high.max(place + self.element as u64);
+                high = high.max(place.saturating_add(self.element as u64));
             }
             // A whole piece is one access where its address allows it.
             let whole = places.iter().all(Option::is_some)

@@ -518,7 +518,7 @@ impl Sm {
             memory: around.memory,
             grants: &mut grid.grants,
             shared: &mut room.shared,
-            own_window: if grid.program.ranked && cluster.is_some() { window_of(rank) } else { 0 },
+            own_window: window_of(rank),
             cluster: cluster.map(|cluster| Peers { cluster, rank }),
             tensor: uses_tensor.then_some(Tensor {
                 memory: &mut resident.cta.tensor,

@@ -282,6 +282,8 @@ impl State<'_> {
             .fold(Level::Zero, |level, operand| level.join(self.operand(at, operand)));
         match form.op {
             Op::Ld | Op::Ldu => self.load(inst, sources, joined.max(Level::Uniform)),
+            // Warps ask mbarriers, and memory that others write, at different times.
+            Op::Mbarrier | Op::Multimem => Level::Varying,
             Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
             // Each lane gets its own part of a matrix.
             Op::Ldmatrix | Op::Mma | Op::Movmatrix | Op::Tcgen05 | Op::Wgmma | Op::Wmma => {

@@ -20,7 +20,8 @@
 //! # What it takes for granted
 //!
 //! - Shared memory of a program ends where dynamic shared memory ends. Below its first variable
-//!   lies what the hardware reserves, which is readable.
+//!   lies what the hardware reserves, which is readable, and in a cluster the shared memory of CTAs
+//!   of lower rank.
 //! - A variable has the alignment of its declaration.
 
 mod accesses;

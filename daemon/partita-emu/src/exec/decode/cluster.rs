@@ -7,17 +7,7 @@ use crate::exec::asynchronous::AsyncOp;
 use crate::exec::cluster::{mapa, rank_of};
 use crate::exec::inst::{Op, Source};
 use partita_model::Dim3;
-use partita_ptx::{Form, FuncId, Mod, Module, Op as P, Operand, Space as PtxSpace, Type};
-
-/// Whether kernels of a module can tell in which CTA of a cluster an address of shared memory lies.
-pub(super) fn are_named(module: &Module) -> bool {
-    module.forms.all().iter().any(|form| {
-        let text = module.text(form.text);
-        matches!(form.op, P::Mapa | P::Getctarank)
-            || text.contains("cluster")
-            || text.contains("cta_group::2")
-    })
-}
+use partita_ptx::{Form, FuncId, Mod, Op as P, Operand, Space as PtxSpace, Type};
 
 impl Decoder<'_> {
     /// Notes whether an instruction reaches other CTAs of the cluster.

@@ -74,16 +74,13 @@ pub struct Kernels {
 pub fn decode(mut module: Module, image: &Image) -> Kernels {
     let mut kernels = Kernels::default();
     let calls = CallGraph::of(&module);
-    let ranked = cluster::are_named(&module);
     for index in 0..module.funcs.len() {
         let function = &module.funcs[index];
         if function.kind != FunctionKind::Entry || function.body.is_none() {
             continue;
         }
         let id = FuncId(index as u32);
-        let mut decoder = Decoder::new(&module, image, &calls);
-        decoder.program.ranked = ranked;
-        match decoder.kernel(id) {
+        match Decoder::new(&module, image, &calls).kernel(id) {
             Ok(mut program) => {
                 program.shrink();
                 kernels.programs.push(Arc::new(program));
@@ -461,6 +458,7 @@ impl<'m> Decoder<'m> {
         }
         let mut program = self.program;
         program.static_shared = align(program.static_shared, 16);
+        program.list_shared_rows();
         program.weights.push(self.weight);
         // A weight counts the PTX instructions before an instruction; the counter adds the
         // instruction itself.

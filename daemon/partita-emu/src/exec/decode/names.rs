@@ -155,15 +155,6 @@ impl Decoder<'_> {
         row
     }
 
-    /// What the CTA's rank in its cluster adds to addresses of its shared memory.
-    pub(super) fn own_window(&mut self) -> Source {
-        if self.program.ranked {
-            Source::R32(self.own_value(OfCta::SharedWindow))
-        } else {
-            self.constant(Constant::Bits(0), 32)
-        }
-    }
-
     pub(super) fn laneid(&mut self) -> u32 {
         if let Some(row) = self.program.fixed.laneid {
             return row | FRAME;
@@ -200,42 +191,29 @@ impl Decoder<'_> {
         }
         let (constant, plain) = self.address_of(var)?;
         let offset = i64::from(offset) as u64;
-        let mut address = match constant {
-            Some(constant) => self.constant(constant, bits),
-            None => self.constant(Constant::Bits(plain.wrapping_add(offset)), bits),
-        };
-        if constant.is_some() && offset != 0 {
-            let plus = self.constant(Constant::Bits(offset), bits);
-            address = self.address_sum(address, plus)?;
-        }
-        if self.program.ranked && self.module.var(var).space.is_shared() {
-            let window = self.own_window();
-            let window = match window {
-                Source::R32(row) if bits == 64 => {
-                    let wide = self.fresh64();
-                    self.emit(Op::U64FromU32, wide, row, 0, 0, 0);
-                    Source::R64(wide)
+        match constant {
+            Some(constant) if offset == 0 => Ok(self.constant(constant, bits)),
+            Some(constant) => {
+                let base = self.constant(constant, bits);
+                let plus = self.constant(Constant::Bits(offset), bits);
+                match (base, plus) {
+                    (Source::R64(a), Source::R64(b)) => {
+                        let d = self.fresh64();
+                        self.emit(Op::Add64, d, a, b, 0, 0);
+                        Ok(Source::R64(d))
+                    }
+                    (Source::R32(a), Source::R32(b)) => {
+                        let d = self.fresh32();
+                        self.emit(Op::Add32, d, a, b, 0, 0);
+                        Ok(Source::R32(d))
+                    }
+                    _ => self.refuse("an address of this width"),
                 }
-                window => window,
-            };
-            address = self.address_sum(address, window)?;
-        }
-        Ok(address)
-    }
-
-    fn address_sum(&mut self, a: Source, b: Source) -> Result<Source> {
-        match (a, b) {
-            (Source::R64(a), Source::R64(b)) => {
-                let d = self.fresh64();
-                self.emit(Op::Add64, d, a, b, 0, 0);
-                Ok(Source::R64(d))
             }
-            (Source::R32(a), Source::R32(b)) => {
-                let d = self.fresh32();
-                self.emit(Op::Add32, d, a, b, 0, 0);
-                Ok(Source::R32(d))
+            None if self.module.var(var).space.is_shared() => {
+                Ok(self.constant(Constant::SharedAt(plain.wrapping_add(offset)), bits))
             }
-            _ => self.refuse("an address of this width"),
+            None => Ok(self.constant(Constant::Bits(plain.wrapping_add(offset)), bits)),
         }
     }
 
@@ -248,7 +226,8 @@ impl Decoder<'_> {
         Some((stack.frame, *place))
     }
 
-    /// A variable's address in its own state space: a constant of the launch, or a number.
+    /// A variable's address in its own state space: a constant of the launch, or a number. That of
+    /// a shared variable counts from the beginning of the CTA's own shared memory.
     pub(super) fn address_of(&mut self, var: VarId) -> Result<(Option<Constant>, u64)> {
         let variable = self.module.var(var);
         match variable.space {

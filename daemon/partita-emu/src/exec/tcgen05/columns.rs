@@ -59,7 +59,7 @@ pub struct Request {
 /// The columns that a CTA of even rank has chosen for its pair.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Offer {
-    /// The first of the warps that wait with the CTA.
+    /// The warp, lane and instruction that made the offer.
     by: Site,
     /// The first unit, and the number of units.
     runs: Vec<(u32, u32)>,
@@ -133,12 +133,15 @@ fn choose_own(env: &mut Env<'_>, site: Site, side: usize, counts: &[u32]) -> Out
 /// The CTA of even rank chooses for its pair, and waits until the other one has the same runs. Two
 /// pairs that each had half of their columns would wait for each other if both CTAs chose.
 fn offer(env: &mut Env<'_>, site: Site, counts: &[u32]) -> Outcome<Runs> {
-    ranks_of(env, site, true)?;
     let own = &mut of_cta(env, site)?.memory.offer;
-    match own {
-        Some(offer) if offer.by != site || !offer.is_taken => return Ok(None),
-        Some(_) => return Ok(own.take().map(|offer| offer.runs)),
-        None => {}
+    // The other CTA may have left since it took the columns.
+    if let Some(offer) = own.take_if(|offer| offer.by == site && offer.is_taken) {
+        return Ok(Some(offer.runs));
+    }
+    let waits = own.is_some();
+    ranks_of(env, site, true)?;
+    if waits {
+        return Ok(None);
     }
     if let Some(runs) = choose_own(env, site, 0, counts)? {
         of_cta(env, site)?.memory.offer = Some(Offer { by: site, runs, is_taken: false });

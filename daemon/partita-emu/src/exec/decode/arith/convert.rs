@@ -7,7 +7,7 @@ use crate::exec::decode::{Decoder, Result};
 use crate::exec::float::{self, Rounding};
 use crate::exec::inst::{Op, Source, Target};
 use crate::exec::lane;
-use crate::exec::program::Constant;
+use crate::exec::program::{Constant, OfCta};
 use crate::memory::{LOCAL_BASE, PARAM_BASE, SHARED_BASE, SPACE_BYTES};
 use partita_ptx::{Form, Mod, Operand, Part, Space as PtxSpace, Type};
 
@@ -185,7 +185,7 @@ impl Decoder<'_> {
     /// `isspacep.shared::cta`
     fn is_own_shared(&mut self, operands: &[Operand]) -> Result<()> {
         let a = Source::R64(self.source64(operands[1], Type::U64)?);
-        let own = self.own_window();
+        let own = Source::R32(self.own_value(OfCta::SharedWindow));
         let base = Source::R64(self.constant64(Constant::Bits(SHARED_BASE)));
         let d = self.target_p(operands[0])?;
         self.emit_lane(cluster::is_own, 0, [a, own, base], Target::P(d));
