@@ -544,7 +544,6 @@ impl EmulatedGpu {
         }
         let order = self.order_of_context();
         let mut shares = self.shares.take();
-        let mut any_ran = false;
         if let Some(shares) = &mut shares {
             let with_work = self.sms.iter().filter(|sm| sm.has_work(until));
             shares.begin_turn(with_work.filter_map(|sm| sm.window(&self.grids)));
@@ -555,13 +554,9 @@ impl EmulatedGpu {
                 continue;
             }
             let run = shares.as_ref().zip(sm.window(&self.grids));
-            // Other SMs are late, as those of a window that waits: calls wait for the poll's end.
-            if run.is_some_and(|(shares, window)| {
-                !shares.may_run(window) || any_ran && shares.is_poll_over()
-            }) {
+            if run.is_some_and(|(shares, window)| !shares.may_run(window)) {
                 continue;
             }
-            any_ran = true;
             let run = run.map(|(shares, window)| (window, shares.run(window)));
             let mut around = Surroundings {
                 spec: &self.spec,
