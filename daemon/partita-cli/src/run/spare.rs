@@ -79,7 +79,10 @@ impl Place {
         let seconds = match std::env::var(KEEP) {
             Ok(text) if !text.is_empty() => {
                 text.parse().map(|s: u64| s.min(LONGEST)).unwrap_or_else(|_| {
-                    complain(&format!("{KEEP}={text} is no number of seconds: no daemon is kept"));
+                    complain(&format!(
+                        "{KEEP}={text} is no number of seconds: no daemon is kept; set a whole \
+                         number, or 0 for none"
+                    ));
                     0
                 })
             }

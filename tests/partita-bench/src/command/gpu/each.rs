@@ -116,14 +116,8 @@ impl Each {
     fn part(&self, name: &str, messages: &Path) -> Result<Result<Report, String>, Failure> {
         let answer = messages.with_extension("out");
         let mut command = Command::new(SELF);
-        command.arg0("partita-bench").args([
-            "gpu",
-            "--here",
-            "--part",
-            name,
-            "--device",
-            &self.device,
-        ]);
+        command.arg0("partita-bench");
+        command.args(["gpu", "--here", "--part", name, "--device", &self.device]);
         if self.quick {
             command.arg("--quick");
         }
