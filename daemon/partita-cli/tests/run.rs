@@ -284,6 +284,35 @@ fn without_descriptors(command: &Command) -> Command {
     shell
 }
 
+/// The script in a session of its own; `$PARTITA` is the command. This process's session may have
+/// its leader in another PID namespace, and keeps no daemon then.
+fn session(parts: &Parts, script: &str) -> Command {
+    let command = parts.partita(&[]);
+    let mut session = Command::new("setsid");
+    for (name, value) in command.get_envs() {
+        session.env(name, value.unwrap_or_default());
+    }
+    session.args(["--wait", SHELL, "-c", script]).env("PARTITA", command.get_program());
+    without_descriptors(&session)
+}
+
+#[test]
+fn a_session_whose_leader_is_in_another_pid_namespace_keeps_no_daemon() {
+    let parts = Parts::new();
+    // `cat` ends with the keeper.
+    let script = r#"unshare --pid --fork --mount-proc \
+        sh -c '"$PARTITA" run --private true 2>&1 | cat'"#;
+    if !run(Command::new("unshare").args(["--pid", "--fork", "true"])).status.success() {
+        let line = "SKIPPED: PID namespaces of the test need root and `unshare`\n";
+        std::io::stderr().write_all(line.as_bytes()).unwrap();
+        return;
+    }
+    let output = run(session(&parts, script).env("PARTITA_KEEP", "600"));
+    assert!(text(&output.stdout).contains("emulated GPU"), "{output:?}");
+    let made = parts.all("dir");
+    assert!(made.len() == 1 && !Path::new(&made[0]).exists(), "{made:?}");
+}
+
 /// Runs three programs in a session of its own: two of a kind, and one with another GPU.
 #[test]
 fn a_session_keeps_a_daemon_for_its_next_run() {
@@ -298,13 +327,7 @@ fn a_session_keeps_a_daemon_for_its_next_run() {
             done
         }
         run emu:small; until_kept; run emu:small; until_kept; run emu:other"#;
-    let command = parts.partita(&[]);
-    let mut session = Command::new("setsid");
-    for (name, value) in command.get_envs() {
-        session.env(name, value.unwrap_or_default());
-    }
-    session.args(["--wait", SHELL, "-c", script]).env("PARTITA", command.get_program());
-    let output = run(without_descriptors(&session).env("PARTITA_KEEP", "600"));
+    let output = run(session(&parts, script).env("PARTITA_KEEP", "600"));
     let (used, stderr) = (text(&output.stdout), text(&output.stderr));
     let used: Vec<&str> = used.lines().collect();
     // The daemon of the first run, two spares, of which one was used, and that of the last run.
@@ -323,10 +346,12 @@ fn a_session_keeps_a_daemon_for_its_next_run() {
 #[test]
 fn a_daemon_that_nobody_wants_is_not_kept_longer() {
     let parts = Parts::new();
-    let command = parts.partita(&private(&["true"]));
-    expect(without_descriptors(&command).env("PARTITA_KEEP", "1"), 0, &["emulated GPU"]);
+    let mut session = session(&parts, r#""$PARTITA" run --private true && read until_it_closes"#);
+    let mut session = session.env("PARTITA_KEEP", "1").stdin(Stdio::piped()).spawn().unwrap();
     wait_for("a spare", || parts.all("dir").len() == 2);
     wait_for("its end", || parts.all("ended").len() == 2);
+    assert_eq!(session.try_wait().unwrap(), None, "the session has not ended");
+    session.wait().unwrap();
     for folder in parts.all("dir") {
         wait_for("its folder to go", || !Path::new(&folder).exists());
     }

@@ -14,14 +14,14 @@ use super::locate::{DATA_PLANE, SELF, SHIM};
 use crate::failure::complain;
 use partita_wire::message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::OFlags;
+use rustix::fs::{FileType, OFlags, Stat, fstat, major, minor};
 use rustix::io::{Errno, ioctl_fionbio};
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
 };
-use rustix::process::{Pid, PidfdFlags, geteuid, getpid, getsid, pidfd_open};
+use rustix::process::{Pid, PidfdFlags, geteuid, getpid, pidfd_open};
 use std::ffi::OsString;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -74,23 +74,24 @@ pub struct Place {
 impl Place {
     /// The place for `partitad` at `daemon` with `devices`; `None` where the session keeps none.
     pub fn find(daemon: &Path, devices: &[String]) -> Option<Self> {
-        // A session outside this namespace of processes has no number here.
-        let leader = getsid(None).ok()?;
         let seconds = match std::env::var(KEEP) {
             Ok(text) if !text.is_empty() => {
-                text.parse().map(|s: u64| s.min(LONGEST)).unwrap_or_else(|_| {
+                Some(text.parse().map(|s: u64| s.min(LONGEST)).unwrap_or_else(|_| {
                     complain(&format!(
                         "{KEEP}={text} is no number of seconds: no daemon is kept; set a whole \
                          number, or 0 for none"
                     ));
                     0
-                })
+                }))
             }
-            _ if has_terminal(leader) => KEEP_SECONDS,
-            _ => 0,
+            _ => None,
         };
+        let session = Session::own()?;
+        let seconds = seconds.unwrap_or_else(|| {
+            if session.shows(std::io::stderr().as_fd()) { KEEP_SECONDS } else { 0 }
+        });
         let keeps = seconds > 0 && !has_more_descriptors();
-        keeps.then(|| Place { leader, key: key(daemon, devices), seconds })
+        keeps.then(|| Place { leader: session.leader, key: key(daemon, devices), seconds })
     }
 
     fn name(&self) -> Option<SocketAddrUnix> {
@@ -117,9 +118,41 @@ impl Place {
     }
 }
 
-/// Whether the session has a terminal, and a user sees there what this process says.
-fn has_terminal(leader: Pid) -> bool {
-    rustix::termios::tcgetsid(std::io::stderr()).is_ok_and(|session| session == leader)
+/// The session of this process, as proc_pid_stat(5) tells it. rustix's `getsid` has no value for
+/// the leader 0, which the kernel reports where the leader is outside this PID namespace.
+struct Session {
+    leader: Pid,
+    /// The device number of the terminal; 0 for none.
+    terminal: u32,
+}
+
+impl Session {
+    fn own() -> Option<Self> {
+        let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+        Session::parse(&stat, getpid())
+    }
+
+    /// `None` where the leader is in another PID namespace, or `/proc` is another namespace's.
+    fn parse(stat: &str, own: Pid) -> Option<Self> {
+        let (pid, rest) = stat.split_once(" (")?;
+        let (_name, rest) = rest.rsplit_once(") ")?;
+        // The fields after the name: state, ppid, pgrp, session, tty_nr.
+        let mut fields = rest.split(' ').skip(3);
+        let leader = Pid::from_raw(fields.next()?.parse().ok().filter(|&leader| leader >= 0)?)?;
+        let terminal = fields.next()?.parse::<i32>().ok()?.cast_unsigned();
+        (pid.parse() == Ok(own.as_raw_nonzero())).then_some(Session { leader, terminal })
+    }
+
+    /// Whether a user sees in the session's terminal what this process writes to `file`.
+    fn shows(&self, file: BorrowedFd<'_>) -> bool {
+        let (high, low) = (self.terminal >> 8 & 0xfff, self.terminal & 0xff);
+        let low = low | self.terminal >> 12 & 0xf_ff00;
+        let is_terminal = |stat: Stat| {
+            FileType::from_raw_mode(stat.st_mode).is_char_device()
+                && (major(stat.st_rdev), minor(stat.st_rdev)) == (high, low)
+        };
+        self.terminal != 0 && fstat(file).is_ok_and(is_terminal)
+    }
 }
 
 /// Whether programs that this process starts inherit descriptors beyond the first three.
@@ -257,4 +290,22 @@ pub fn place_of(options: &[u64]) -> Option<Place> {
     let &[leader, key, seconds] = options else { return None };
     let leader = Pid::from_raw(i32::try_from(leader).ok()?)?;
     Some(Place { leader, key, seconds })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_session_is_known_where_its_leader_is_in_this_namespace() {
+        let own = Pid::from_raw(71).unwrap();
+        let parse =
+            |stat| Session::parse(stat, own).map(|it| (it.leader.as_raw_pid(), it.terminal));
+        assert_eq!(parse("71 (a) (b 1 2) S 70 71 40 34816 71 4194304 0"), Some((40, 34816)));
+        assert_eq!(parse("71 (a) S 0 0 0 0 -1 4194304 0"), None, "the leader is elsewhere");
+        assert_eq!(parse("9 (a) S 70 71 40 34816 71 0"), None, "another namespace's /proc");
+        for broken in ["", "71", "71 (a) S 70 71", "71 (a) S 70 71 -4 0", "71 (a) S 1 1 x 0"] {
+            assert_eq!(parse(broken), None, "{broken}");
+        }
+    }
 }
