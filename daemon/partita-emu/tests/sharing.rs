@@ -5,7 +5,7 @@
 use partita_device::{
     AddressRange, Device, Event, GridSpec, Horizon, Outcome, ResidencyTrace, Work,
 };
-use partita_emu::{EmulatedGpu, Options, Spec};
+use partita_emu::{EmulatedGpu, Options, Setup, Spec};
 use partita_model::{
     Dim3, ModuleId, Nanos, OperationId, ResidencyChange, ResidencyKind, Sharing, SmSet, StreamId,
     WindowId,
@@ -33,8 +33,29 @@ $loop:
 	red.global.add.u32 [%rd1], %r2;
 	ret;
 }
+.visible .entry mark(.param .u64 marks, .param .u32 rounds)
+{
+	.reg .pred %p<2>;
+	.reg .b32 %r<4>;
+	.reg .b64 %rd<3>;
+	ld.param.u64 %rd1, [marks];
+	ld.param.u32 %r1, [rounds];
+	mov.u32 %r3, %smid;
+	mul.wide.u32 %rd2, %r3, 4;
+	add.u64 %rd1, %rd1, %rd2;
+	st.global.u32 [%rd1], 1;
+	mov.u32 %r2, 0;
+$loop:
+	add.u32 %r2, %r2, 1;
+	setp.lt.u32 %p1, %r2, %r1;
+	@%p1 bra $loop;
+	ret;
+}
 ";
 const SLICE: u64 = 20_000;
+const SMS: u32 = 24;
+/// Bytes of a word for each SM.
+const ROOM: usize = 4 * 24;
 
 struct World {
     gpu: EmulatedGpu,
@@ -51,9 +72,9 @@ impl World {
         let mut totals = Vec::new();
         for id in 1..=contexts {
             let start = gpu.reserve(WindowId(id), 4 << 20).unwrap();
-            let total = AddressRange { start, bytes: 4 };
+            let total = AddressRange { start, bytes: (4 * SMS).into() };
             gpu.allocate(WindowId(id), total).unwrap();
-            gpu.poke(start, &[0; 4]).unwrap();
+            gpu.poke(start, &[0; ROOM]).unwrap();
             gpu.load_module(ModuleId(id), WindowId(id), PTX.into()).unwrap();
             gpu.create_stream(StreamId(id)).unwrap();
             totals.push(total);
@@ -64,6 +85,10 @@ impl World {
 
     /// Launches in context `id`, counted from 1; the operation has the same number.
     fn launch(&mut self, id: u64, ctas: u32, rounds: u32) {
+        self.start("work", id, (ctas, rounds));
+    }
+
+    fn start(&mut self, kernel: &str, id: u64, (ctas, rounds): (u32, u32)) {
         let total = self.totals[usize::try_from(id).unwrap() - 1];
         let mut params = total.start.0.to_le_bytes().to_vec();
         params.extend_from_slice(&rounds.to_le_bytes());
@@ -71,7 +96,7 @@ impl World {
             cooperative: false,
             cluster: Dim3::linear(1),
             module: ModuleId(id),
-            kernel: "work".into(),
+            kernel: kernel.into(),
             grid: Dim3::linear(ctas),
             block: Dim3::linear(256),
             dynamic_shared: 0,
@@ -291,4 +316,28 @@ fn turns_are_the_same_each_time() {
         world.events
     };
     assert_eq!(run(), run());
+}
+
+/// Without time a run of an SM ends after a part of a millisecond, and so does a poll: a call does
+/// not wait until all SMs have run. The next poll goes on with the next SM.
+#[test]
+fn a_poll_without_time_ends_before_all_sms_have_run() {
+    let setup = Setup::parse("emu:cd-search-24,timing=off").unwrap();
+    let mut world = World::new(1, setup.options);
+    world.start("mark", 1, (8 * SMS, u32::MAX));
+    let mut most = 0;
+    let mut before = 0;
+    for _ in 0..10_000 {
+        world.gpu.poll(Horizon { until: None, warp_instructions: u64::MAX }, &mut world.events);
+        let mut marks = [0; ROOM];
+        world.gpu.peek(world.totals[0].start, &mut marks).unwrap();
+        let now = marks.iter().filter(|&&byte| byte == 1).count();
+        most = most.max(now - before);
+        before = now;
+        if 4 * now == ROOM {
+            assert!((1..20).contains(&most), "{most} SMs began in one poll");
+            return;
+        }
+    }
+    panic!("{before} of {SMS} SMs have run");
 }

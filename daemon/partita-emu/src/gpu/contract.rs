@@ -324,6 +324,8 @@ impl Device for EmulatedGpu {
                 self.digest(news);
                 break;
             }
+            let quantum =
+                self.shares.as_ref().map_or(quantum, |shares| shares.time_of_turn(quantum));
             let mut end = (self.now + quantum).min(until).min(self.slice_end());
             if self.options.timing == Timing::Off {
                 // The host may wait for a copy while kernels use all of its time.
@@ -338,6 +340,11 @@ impl Device for EmulatedGpu {
             if !self.events.is_empty() || left == 0 || self.now >= until || is_over {
                 break;
             }
+        }
+        if let Some(shares) = &mut self.shares
+            && !self.grids.is_empty()
+        {
+            shares.pause();
         }
         events.extend(self.events.drain(..));
         self.activity(horizon.until)

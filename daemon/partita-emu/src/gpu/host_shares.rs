@@ -10,6 +10,11 @@
 //! Invariants: of the windows with work on SMs one never waits. A window that used less than its
 //! share is at most [`BEHIND`] below the level, so it saves nothing else up. Device time stays as
 //! it is: a window that waits is late.
+//!
+//! A program that waits for the answer to each launch would wait for a turn of all SMs each time,
+//! and stay below its share. So windows below the level by more than [`AHEAD`] run first, and the
+//! turn ends with the poll. The next turn goes on with the SM before which it ended. Device time
+//! passes as far as the SMs that ran got in the mean, because the engine's patience is in it.
 
 use partita_model::WindowId;
 use std::collections::BTreeMap;
@@ -30,8 +35,12 @@ const WHOLE: u32 = 256;
 const FADING: u32 = 128;
 /// The time of a team's turn for which its budget of instructions is chosen.
 const TEAM_TURN: Duration = Duration::from_micros(100);
-/// The longest time of a poll: others have calls that wait.
-const POLL: Duration = Duration::from_millis(1);
+/// The time of a poll: others have calls that wait. It is longer where little of the host's time is
+/// left for polls.
+const POLL: Duration = Duration::from_micros(500);
+const LONGEST_POLL: Duration = Duration::from_millis(20);
+/// How many times as long as the pause before it a poll is.
+const POLL_FOR_PAUSE: u32 = 2;
 
 /// What a window took.
 #[derive(Clone, Copy, Debug)]
@@ -62,6 +71,13 @@ pub struct HostShares {
     /// The budget of a team's turn that costs nothing unusual.
     most: u32,
     poll_ends: Instant,
+    /// When the last poll ended that had not done all work.
+    paused: Option<Instant>,
+    /// The SM with which the next turn goes on, among those of windows that run first and of the
+    /// others.
+    next: [usize; 2],
+    /// How many SMs of how many ran in the last turn.
+    ran: (usize, usize),
 }
 
 /// A run of an SM that has begun.
@@ -110,12 +126,22 @@ impl HostShares {
             turn: 1,
             most,
             poll_ends: Instant::now(),
+            paused: None,
+            next: [0; 2],
+            ran: (1, 1),
         }
     }
 
     /// A poll begins.
     pub fn begin_poll(&mut self) {
-        self.poll_ends = Instant::now() + POLL;
+        let now = Instant::now();
+        let pause = self.paused.take().map_or(Duration::ZERO, |since| now.duration_since(since));
+        self.poll_ends = now + (POLL_FOR_PAUSE * pause).clamp(POLL, LONGEST_POLL);
+    }
+
+    /// The poll ends, and SMs have work left.
+    pub fn pause(&mut self) {
+        self.paused = Some(Instant::now());
     }
 
     /// Whether the poll has taken its time.
@@ -124,13 +150,14 @@ impl HostShares {
         Instant::now() >= self.poll_ends
     }
 
-    /// A turn begins, in which each of these windows has work on an SM. A window comes once for
-    /// each SM.
-    pub fn begin_turn(&mut self, with_work: impl Iterator<Item = WindowId>) {
+    /// A turn begins, in which these SMs have work of these windows. Returns the order in which
+    /// they run, and for each SM whether its window runs first.
+    pub fn begin_turn(&mut self, with_work: &[(usize, WindowId)]) -> Vec<(usize, bool)> {
         self.advance();
         self.turn += 1;
+        self.ran = (1, 1);
         self.active.clear();
-        for window in with_work {
+        for &(_, window) in with_work {
             let fresh = self.fresh();
             let account = self.accounts.entry(window).or_insert(fresh);
             if account.turn < self.turn {
@@ -150,6 +177,28 @@ impl HostShares {
         if !self.active.is_empty() {
             self.level = self.level.max(least);
         }
+        let is_first = |window| {
+            self.accounts.get(&window).is_some_and(|account| account.taken + AHEAD < self.level)
+        };
+        let order = with_work.iter().map(|&(sm, window)| (sm, is_first(window)));
+        let mut order: Vec<_> = order.collect();
+        order.sort_by_key(|&(sm, first)| (!first, sm < self.next[usize::from(!first)], sm));
+        order
+    }
+
+    /// The turn ends before that SM of [`HostShares::begin_turn`]'s order runs. `ran` says how many
+    /// SMs of how many ran.
+    pub fn end_turn_before(&mut self, (sm, first): (usize, bool), ran: (usize, usize)) {
+        self.next[usize::from(!first)] = sm;
+        self.ran = ran;
+    }
+
+    /// Device time that passes in a turn, where `whole` passes while all SMs run: it is as far as
+    /// SMs get in the mean.
+    #[must_use]
+    pub fn time_of_turn(&self, whole: u64) -> u64 {
+        let (ran, of) = self.ran;
+        (whole * ran as u64 / of as u64).max(1)
     }
 
     /// The level rises by what one SM had of the time of the last turn.
@@ -220,12 +269,18 @@ mod tests {
     const DEAR: WindowId = WindowId(1);
     const CHEAP: WindowId = WindowId(2);
 
+    fn begin_turn(shares: &mut HostShares, windows: &[WindowId]) {
+        let with_work: Vec<_> = windows.iter().copied().enumerate().collect();
+        let order = shares.begin_turn(&with_work);
+        assert_eq!(order.len(), windows.len());
+    }
+
     /// Plays turns in which an SM of the first window takes 200 µs and one of the second 2 µs, and
     /// gives the time that each took.
     fn play(shares: &mut HostShares, windows: &[WindowId], turns: usize) -> [u64; 2] {
         let mut took = [0, 0];
         for _ in 0..turns {
-            shares.begin_turn(windows.iter().copied());
+            begin_turn(shares, windows);
             for &window in windows {
                 let micros = if window == DEAR { 200 } else { 2 };
                 if shares.may_run(window) {
@@ -260,16 +315,51 @@ mod tests {
         assert!(dear <= 2000 + saved + 600, "{dear} µs after a pause");
     }
 
+    /// Windows that used less than their shares do not wait for the others' SMs, and each turn goes
+    /// on where the last one ended.
+    #[test]
+    fn who_is_behind_runs_first_and_turns_go_round() {
+        let mut shares = HostShares::new(512);
+        let work: Vec<_> = (0..8).map(|sm| (sm, if sm == 5 { CHEAP } else { DEAR })).collect();
+        let order = |shares: &mut HostShares, work: &[_]| -> Vec<usize> {
+            shares.begin_turn(work).into_iter().map(|(sm, _)| sm).collect()
+        };
+        assert_eq!(order(&mut shares, &work), [0, 1, 2, 3, 4, 5, 6, 7]);
+        shares.end_turn_before((3, false), (3, 8));
+        assert_eq!(shares.time_of_turn(800), 300);
+        assert_eq!(order(&mut shares, &work), [3, 4, 5, 6, 7, 0, 1, 2]);
+        shares.took(DEAR, Duration::from_millis(70), None);
+        assert_eq!(shares.begin_turn(&work)[0], (5, true));
+        assert_eq!(order(&mut shares, &work), [5, 3, 4, 6, 7, 0, 1, 2]);
+        shares.end_turn_before((6, false), (4, 8));
+        assert_eq!(order(&mut shares, &work), [5, 6, 7, 0, 1, 2, 3, 4]);
+        shares.took(CHEAP, Duration::from_millis(10), None);
+        assert_eq!(order(&mut shares, &work), [6, 7, 0, 1, 2, 3, 4, 5]);
+    }
+
+    #[test]
+    fn a_poll_is_longer_where_pauses_are_long() {
+        let mut shares = HostShares::new(512);
+        let mut poll = |pause: Option<Duration>| {
+            shares.paused = pause.map(|pause| Instant::now() - pause);
+            shares.begin_poll();
+            shares.poll_ends - Instant::now()
+        };
+        assert!(poll(None) <= POLL && poll(Some(POLL / 10)) <= POLL);
+        assert!(poll(Some(4 * POLL)) > 7 * POLL);
+        assert!(poll(Some(100 * POLL)) <= LONGEST_POLL);
+    }
+
     #[test]
     fn copies_wait_for_others_only() {
         let mut shares = HostShares::new(512);
-        shares.begin_turn(std::iter::once(CHEAP));
+        begin_turn(&mut shares, &[CHEAP]);
         assert!(shares.may_copy(DEAR));
         shares.took(DEAR, Duration::from_millis(1), None);
         assert!(!shares.may_copy(DEAR) && shares.may_run(CHEAP));
-        shares.begin_turn(std::iter::empty());
+        begin_turn(&mut shares, &[]);
         assert!(shares.may_copy(DEAR), "nobody runs");
-        shares.begin_turn(std::iter::once(DEAR));
+        begin_turn(&mut shares, &[DEAR]);
         assert!(shares.may_copy(DEAR), "nobody else runs");
     }
 

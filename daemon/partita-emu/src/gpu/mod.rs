@@ -544,19 +544,36 @@ impl EmulatedGpu {
         }
         let order = self.order_of_context();
         let mut shares = self.shares.take();
-        if let Some(shares) = &mut shares {
-            let with_work = self.sms.iter().filter(|sm| sm.has_work(until));
-            shares.begin_turn(with_work.filter_map(|sm| sm.window(&self.grids)));
-        }
-        for step in 0..count {
-            let sm = &mut self.sms[(first + step) % count];
-            if !sm.has_work(until) {
-                continue;
+        let with_work = |sm: &usize| self.sms[*sm].has_work(until);
+        let rotated = (first..count).chain(0..first).filter(with_work);
+        let plan: Vec<(usize, bool)> = match &mut shares {
+            None => rotated.map(|sm| (sm, false)).collect(),
+            Some(shares) => {
+                let (owned, others): (Vec<_>, Vec<_>) = rotated
+                    .map(|sm| (sm, self.sms[sm].window(&self.grids)))
+                    .partition(|(_, window)| window.is_some());
+                let owned: Vec<_> =
+                    owned.into_iter().filter_map(|(sm, window)| Some((sm, window?))).collect();
+                let others = others.into_iter().map(|(sm, _)| (sm, true));
+                others.chain(shares.begin_turn(&owned)).collect()
             }
+        };
+        let with_work = plan.len();
+        let mut ran = 0;
+        for step in plan {
+            if let (Some(shares), 1..) = (&mut shares, ran)
+                && shares.is_poll_over()
+            {
+                // SMs that have not run are late, as those of a window that waits.
+                shares.end_turn_before(step, (ran, with_work));
+                break;
+            }
+            let sm = &mut self.sms[step.0];
             let run = shares.as_ref().zip(sm.window(&self.grids));
             if run.is_some_and(|(shares, window)| !shares.may_run(window)) {
                 continue;
             }
+            ran += 1;
             let run = run.map(|(shares, window)| (window, shares.run(window)));
             let mut around = Surroundings {
                 spec: &self.spec,
