@@ -290,7 +290,7 @@ impl Device for EmulatedGpu {
         let mut left = horizon.warp_instructions;
         self.did_piece = false;
         if let Some(shares) = &mut self.shares {
-            shares.begin_poll();
+            shares.begin_poll(Instant::now());
         }
         loop {
             self.serve_streams();

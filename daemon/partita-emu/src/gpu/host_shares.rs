@@ -36,9 +36,11 @@ const FADING: u32 = 128;
 /// The time of a team's turn for which its budget of instructions is chosen.
 const TEAM_TURN: Duration = Duration::from_micros(100);
 /// The time of a poll: others have calls that wait. It is longer where little of the host's time is
-/// left for polls.
+/// left for polls, and the longest where one window has been alone.
 const POLL: Duration = Duration::from_micros(500);
 const LONGEST_POLL: Duration = Duration::from_millis(20);
+/// The time after which a window counts as alone.
+const ALONE: Duration = Duration::from_millis(100);
 /// How many times as long as the pause before it a poll is.
 const POLL_FOR_PAUSE: u32 = 2;
 
@@ -73,6 +75,9 @@ pub struct HostShares {
     poll_ends: Instant,
     /// When the last poll ended that had not done all work.
     paused: Option<Instant>,
+    /// When two windows had work, or another one than before.
+    company: Instant,
+    last: WindowId,
     /// The SM with which the next turn goes on, among those of windows that run first and of the
     /// others.
     next: [usize; 2],
@@ -127,16 +132,19 @@ impl HostShares {
             most,
             poll_ends: Instant::now(),
             paused: None,
+            company: Instant::now(),
+            last: WindowId(0),
             next: [0; 2],
             ran: (1, 1),
         }
     }
 
     /// A poll begins.
-    pub fn begin_poll(&mut self) {
-        let now = Instant::now();
+    pub fn begin_poll(&mut self, now: Instant) {
         let pause = self.paused.take().map_or(Duration::ZERO, |since| now.duration_since(since));
-        self.poll_ends = now + (POLL_FOR_PAUSE * pause).clamp(POLL, LONGEST_POLL);
+        let is_alone = now.duration_since(self.company) > ALONE;
+        let shortest = if is_alone { LONGEST_POLL } else { POLL };
+        self.poll_ends = now + (POLL_FOR_PAUSE * pause).clamp(shortest, LONGEST_POLL);
     }
 
     /// The poll ends, and SMs have work left.
@@ -165,6 +173,11 @@ impl HostShares {
                 self.active.push(window);
             }
             account.sms += 1;
+        }
+        match self.active[..] {
+            [] => {}
+            [one] if one == self.last => {}
+            [.., last] => (self.company, self.last) = (Instant::now(), last),
         }
         let mut least = u64::MAX;
         for window in &self.active {
@@ -338,16 +351,25 @@ mod tests {
     }
 
     #[test]
-    fn a_poll_is_longer_where_pauses_are_long() {
+    fn a_poll_is_longer_where_pauses_are_long_and_one_window_is_alone() {
         let mut shares = HostShares::new(512);
-        let mut poll = |pause: Option<Duration>| {
-            shares.paused = pause.map(|pause| Instant::now() - pause);
-            shares.begin_poll();
-            shares.poll_ends - Instant::now()
+        let mut poll = |windows: &[WindowId], pause: Option<Duration>, after: Duration| {
+            begin_turn(&mut shares, windows);
+            let now = Instant::now() + after;
+            shares.paused = pause.map(|pause| now - pause);
+            shares.begin_poll(now);
+            shares.poll_ends - now
         };
-        assert!(poll(None) <= POLL && poll(Some(POLL / 10)) <= POLL);
-        assert!(poll(Some(4 * POLL)) > 7 * POLL);
-        assert!(poll(Some(100 * POLL)) <= LONGEST_POLL);
+        let both = [DEAR, CHEAP];
+        assert_eq!(poll(&both, None, 2 * ALONE), LONGEST_POLL, "long after a turn");
+        assert_eq!(poll(&both, None, ALONE / 2), POLL);
+        assert_eq!(poll(&both, Some(POLL / 10), ALONE / 2), POLL);
+        assert_eq!(poll(&both, Some(4 * POLL), ALONE / 2), 8 * POLL);
+        assert_eq!(poll(&both, Some(100 * POLL), ALONE / 2), LONGEST_POLL);
+        assert_eq!(poll(&[DEAR], None, ALONE / 2), POLL);
+        std::thread::sleep(ALONE);
+        assert_eq!(poll(&[DEAR], None, ALONE / 2), LONGEST_POLL);
+        assert_eq!(poll(&[CHEAP], None, ALONE / 2), POLL, "another one has come");
     }
 
     #[test]
