@@ -299,10 +299,13 @@ fn session(parts: &Parts, script: &str) -> Command {
 #[test]
 fn a_session_whose_leader_is_in_another_pid_namespace_keeps_no_daemon() {
     let parts = Parts::new();
-    // `cat` ends with the keeper.
+    // `cat` ends with the keeper, or when that keeps a daemon: it would be started within a second.
     let script = r#"unshare --pid --fork --mount-proc \
-        sh -c '"$PARTITA" run --private true 2>&1 | cat'"#;
-    if !run(Command::new("unshare").args(["--pid", "--fork", "true"])).status.success() {
+        sh -c '"$PARTITA" run --private true 2>&1 | cat; sleep 1'"#;
+    if !run(Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]))
+        .status
+        .success()
+    {
         let line = "SKIPPED: PID namespaces of the test need root and `unshare`\n";
         std::io::stderr().write_all(line.as_bytes()).unwrap();
         return;

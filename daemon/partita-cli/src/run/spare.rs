@@ -40,6 +40,8 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PROMISE: Duration = Duration::from_secs(60);
 /// The longest time that a spare may be kept, in seconds.
 const LONGEST: u64 = 7 * 24 * 3600;
+/// The device number of `/dev/tty`, the terminal of whoever opens it (tty(4)).
+const DEV_TTY: (u32, u32) = (5, 0);
 /// The longest folder of sockets, in bytes.
 const MOST: usize = 4096;
 /// Variables that shells change by themselves.
@@ -148,8 +150,9 @@ impl Session {
         let (high, low) = (self.terminal >> 8 & 0xfff, self.terminal & 0xff);
         let low = low | self.terminal >> 12 & 0xf_ff00;
         let is_terminal = |stat: Stat| {
+            let device = (major(stat.st_rdev), minor(stat.st_rdev));
             FileType::from_raw_mode(stat.st_mode).is_char_device()
-                && (major(stat.st_rdev), minor(stat.st_rdev)) == (high, low)
+                && [(high, low), DEV_TTY].contains(&device)
         };
         self.terminal != 0 && fstat(file).is_ok_and(is_terminal)
     }

@@ -13,8 +13,9 @@
 //!
 //! A program that waits for the answer to each launch would wait for a turn of all SMs each time,
 //! and stay below its share. So windows below the level by more than [`AHEAD`] run first, and the
-//! turn ends with the poll. The next turn goes on with the SM before which it ended. Device time
-//! passes as far as the SMs that ran got in the mean, because the engine's patience is in it.
+//! turn ends with the poll. The SMs that have waited longest run first: those that it did not reach
+//! have their run in the next turn, and CTAs that wait for CTAs of other SMs see them run. Device
+//! time passes as far as the SMs that ran got in the mean, because the engine's patience is in it.
 
 use partita_model::WindowId;
 use std::collections::BTreeMap;
@@ -78,9 +79,8 @@ pub struct HostShares {
     /// When two windows had work, or another one than before.
     company: Instant,
     last: WindowId,
-    /// The SM with which the next turn goes on, among those of windows that run first and of the
-    /// others.
-    next: [usize; 2],
+    /// The turn in which each SM ran last.
+    ran_in: Vec<u64>,
     /// How many SMs of how many ran in the last turn.
     ran: (usize, usize),
 }
@@ -134,7 +134,7 @@ impl HostShares {
             paused: None,
             company: Instant::now(),
             last: WindowId(0),
-            next: [0; 2],
+            ran_in: Vec::new(),
             ran: (1, 1),
         }
     }
@@ -177,7 +177,11 @@ impl HostShares {
         match self.active[..] {
             [] => {}
             [one] if one == self.last => {}
-            [.., last] => (self.company, self.last) = (Instant::now(), last),
+            [.., last] => {
+                let now = Instant::now();
+                (self.company, self.last) = (now, last);
+                self.poll_ends = self.poll_ends.min(now + POLL);
+            }
         }
         let mut least = u64::MAX;
         for window in &self.active {
@@ -195,15 +199,21 @@ impl HostShares {
         };
         let order = with_work.iter().map(|&(sm, window)| (sm, is_first(window)));
         let mut order: Vec<_> = order.collect();
-        order.sort_by_key(|&(sm, first)| (!first, sm < self.next[usize::from(!first)], sm));
+        order.sort_by_key(|&(sm, first)| (!first, self.ran_in.get(sm).copied().unwrap_or(0), sm));
         order
     }
 
-    /// The turn ends before that SM of [`HostShares::begin_turn`]'s order runs. `ran` says how many
-    /// SMs of how many ran.
-    pub fn end_turn_before(&mut self, (sm, first): (usize, bool), ran: (usize, usize)) {
-        self.next[usize::from(!first)] = sm;
-        self.ran = ran;
+    /// An SM runs in this turn.
+    pub fn runs(&mut self, sm: usize) {
+        if self.ran_in.len() <= sm {
+            self.ran_in.resize(sm + 1, 0);
+        }
+        self.ran_in[sm] = self.turn;
+    }
+
+    /// The turn ends after as many SMs as `ran`, and `left` others may run.
+    pub fn cut_turn(&mut self, ran: usize, left: usize) {
+        self.ran = (ran, ran + left);
     }
 
     /// Device time that passes in a turn, where `whole` passes while all SMs run: it is as far as
@@ -258,6 +268,9 @@ impl HostShares {
         let account = self.accounts.entry(window).or_insert(fresh);
         if account.turn < self.turn {
             account.taken = account.taken.max(self.level.saturating_sub(BEHIND));
+        }
+        if window != self.last {
+            self.company = Instant::now();
         }
         let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
         self.spent += nanos;
@@ -328,26 +341,25 @@ mod tests {
         assert!(dear <= 2000 + saved + 600, "{dear} µs after a pause");
     }
 
-    /// Windows that used less than their shares do not wait for the others' SMs, and each turn goes
-    /// on where the last one ended.
+    /// Windows that used less than their shares do not wait for the others' SMs, and SMs that did
+    /// not run come before those that did.
     #[test]
     fn who_is_behind_runs_first_and_turns_go_round() {
         let mut shares = HostShares::new(512);
         let work: Vec<_> = (0..8).map(|sm| (sm, if sm == 5 { CHEAP } else { DEAR })).collect();
-        let order = |shares: &mut HostShares, work: &[_]| -> Vec<usize> {
-            shares.begin_turn(work).into_iter().map(|(sm, _)| sm).collect()
+        let order = |shares: &mut HostShares, ran: &[usize]| -> Vec<usize> {
+            let order = shares.begin_turn(&work).into_iter().map(|(sm, _)| sm).collect();
+            ran.iter().for_each(|&sm| shares.runs(sm));
+            order
         };
-        assert_eq!(order(&mut shares, &work), [0, 1, 2, 3, 4, 5, 6, 7]);
-        shares.end_turn_before((3, false), (3, 8));
+        assert_eq!(order(&mut shares, &[0, 1, 2]), [0, 1, 2, 3, 4, 5, 6, 7]);
+        shares.cut_turn(3, 5);
         assert_eq!(shares.time_of_turn(800), 300);
-        assert_eq!(order(&mut shares, &work), [3, 4, 5, 6, 7, 0, 1, 2]);
+        assert_eq!(order(&mut shares, &[3, 6]), [3, 4, 5, 6, 7, 0, 1, 2]);
         shares.took(DEAR, Duration::from_millis(70), None);
-        assert_eq!(shares.begin_turn(&work)[0], (5, true));
-        assert_eq!(order(&mut shares, &work), [5, 3, 4, 6, 7, 0, 1, 2]);
-        shares.end_turn_before((6, false), (4, 8));
-        assert_eq!(order(&mut shares, &work), [5, 6, 7, 0, 1, 2, 3, 4]);
+        assert_eq!(order(&mut shares, &[5, 4]), [5, 4, 7, 0, 1, 2, 3, 6]);
         shares.took(CHEAP, Duration::from_millis(10), None);
-        assert_eq!(order(&mut shares, &work), [6, 7, 0, 1, 2, 3, 4, 5]);
+        assert_eq!(order(&mut shares, &[]), [7, 0, 1, 2, 3, 6, 4, 5]);
     }
 
     #[test]
@@ -355,7 +367,7 @@ mod tests {
         let mut shares = HostShares::new(512);
         let mut poll = |windows: &[WindowId], pause: Option<Duration>, after: Duration| {
             begin_turn(&mut shares, windows);
-            let now = Instant::now() + after;
+            let now = shares.company + after;
             shares.paused = pause.map(|pause| now - pause);
             shares.begin_poll(now);
             shares.poll_ends - now
@@ -367,8 +379,7 @@ mod tests {
         assert_eq!(poll(&both, Some(4 * POLL), ALONE / 2), 8 * POLL);
         assert_eq!(poll(&both, Some(100 * POLL), ALONE / 2), LONGEST_POLL);
         assert_eq!(poll(&[DEAR], None, ALONE / 2), POLL);
-        std::thread::sleep(ALONE);
-        assert_eq!(poll(&[DEAR], None, ALONE / 2), LONGEST_POLL);
+        assert_eq!(poll(&[DEAR], None, 2 * ALONE), LONGEST_POLL);
         assert_eq!(poll(&[CHEAP], None, ALONE / 2), POLL, "another one has come");
     }
 

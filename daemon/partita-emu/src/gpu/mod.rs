@@ -558,17 +558,19 @@ impl EmulatedGpu {
                 others.chain(shares.begin_turn(&owned)).collect()
             }
         };
-        let with_work = plan.len();
         let mut ran = 0;
-        for step in plan {
+        for (at, &(number, _)) in plan.iter().enumerate() {
             if let (Some(shares), 1..) = (&mut shares, ran)
                 && shares.is_poll_over()
             {
                 // SMs that have not run are late, as those of a window that waits.
-                shares.end_turn_before(step, (ran, with_work));
+                let window = |sm: usize| self.sms[sm].window(&self.grids);
+                let may_run = |sm| window(sm).is_none_or(|window| shares.may_run(window));
+                let left = plan[at..].iter().filter(|&&(sm, _)| may_run(sm)).count();
+                shares.cut_turn(ran, left);
                 break;
             }
-            let sm = &mut self.sms[step.0];
+            let sm = &mut self.sms[number];
             let run = shares.as_ref().zip(sm.window(&self.grids));
             if run.is_some_and(|(shares, window)| !shares.may_run(window)) {
                 continue;
@@ -591,6 +593,9 @@ impl EmulatedGpu {
             };
             sm.run(self.now, until, &mut around);
             let pace = around.pace;
+            if let Some(shares) = &mut shares {
+                shares.runs(number);
+            }
             if let (Some(shares), Some((window, run)), Some(pace)) = (&mut shares, run, pace) {
                 shares.took(window, run.began.elapsed(), Some(pace.budget));
             }
