@@ -299,7 +299,7 @@ fn session(parts: &Parts, script: &str) -> Command {
 #[test]
 fn a_session_whose_leader_is_in_another_pid_namespace_keeps_no_daemon() {
     let parts = Parts::new();
-    // `cat` ends with the keeper, or when that keeps a daemon: it would be started within a second.
+    // `cat` ends when the keeper lets go of its stderr; a daemon to keep would start next.
     let script = r#"unshare --pid --fork --mount-proc \
         sh -c '"$PARTITA" run --private true 2>&1 | cat; sleep 1'"#;
     if !run(Command::new("unshare").args(["--pid", "--fork", "--mount-proc", "true"]))

@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 const PROMISE: Duration = Duration::from_secs(60);
 /// The longest time that a spare may be kept, in seconds.
 const LONGEST: u64 = 7 * 24 * 3600;
-/// The device number of `/dev/tty`, the terminal of whoever opens it (tty(4)).
+/// The device number of `/dev/tty`: a process that opens this file gets its own terminal (tty(4)).
 const DEV_TTY: (u32, u32) = (5, 0);
 /// The longest folder of sockets, in bytes.
 const MOST: usize = 4096;

@@ -13,9 +13,10 @@
 //!
 //! A program that waits for the answer to each launch would wait for a turn of all SMs each time,
 //! and stay below its share. So windows below the level by more than [`AHEAD`] run first, and the
-//! turn ends with the poll. The SMs that have waited longest run first: those that it did not reach
-//! have their run in the next turn, and CTAs that wait for CTAs of other SMs see them run. Device
-//! time passes as far as the SMs that ran got in the mean, because the engine's patience is in it.
+//! turn ends with the poll. Among equals the SM that has waited longest runs first. So SMs that a
+//! turn did not reach run in the next one, and a CTA that waits for a CTA of another SM sees it
+//! run. Device time passes as far as the SMs that ran got in the mean, because the engine's
+//! patience is in device time.
 
 use partita_model::WindowId;
 use std::collections::BTreeMap;
@@ -341,8 +342,8 @@ mod tests {
         assert!(dear <= 2000 + saved + 600, "{dear} µs after a pause");
     }
 
-    /// Windows that used less than their shares do not wait for the others' SMs, and SMs that did
-    /// not run come before those that did.
+    /// A window that used less than its share does not wait for the SMs of other windows. SMs that
+    /// did not run in the last turn come before SMs that ran.
     #[test]
     fn who_is_behind_runs_first_and_turns_go_round() {
         let mut shares = HostShares::new(512);
