@@ -52,16 +52,28 @@ pub struct EngineConfig {
     pub session_operations: usize,
     /// Allocations of device memory that one session may have at a time.
     pub session_allocations: usize,
-    /// Time without a completed CTA after which a launch counts as stuck. A stuck launch is ended
-    /// where it holds SMs that another application was given.
+    /// Time without a completed CTA after which a launch counts as stuck, and after which it is
+    /// ended where it holds SMs that another application was given.
     pub no_progress: Nanos,
-    /// The same for kernels that run alone, whose progress cannot be seen, while others wait.
+    /// The same for kernels that run alone, whose progress cannot be seen, while others wait. CTAs
+    /// have as long to leave SMs that another application was given where others of their launch
+    /// complete.
     pub alone: Nanos,
     /// Host time for which the device may run a launch that completes no CTA while others wait for
     /// it. Only [`crate::Engine::device_worked`] lets this time pass.
     pub hold_up: Nanos,
     /// Entries that the trace keeps.
     pub trace_entries: usize,
+}
+
+impl EngineConfig {
+    /// How long CTAs may stay on SMs that they have lost until others work beside them: a tenth of
+    /// [`EngineConfig::no_progress`] in device time, or without a completed CTA a quarter of
+    /// [`EngineConfig::hold_up`] in host time.
+    #[must_use]
+    pub fn lingers_after(&self) -> [Nanos; 2] {
+        [Nanos(self.no_progress.0 / 10), Nanos(self.hold_up.0 / 4)]
+    }
 }
 
 /// The order in which copies between host and device go to the device.

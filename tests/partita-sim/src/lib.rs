@@ -20,7 +20,7 @@
 //!   events, whatever other clients do.
 //! - Every launch of a healthy client ends, and is counted once.
 //! - Partitions are disjoint at every step. CTAs of two applications meet on an SM only while one
-//!   of them reads the signal and leaves.
+//!   of them reads the signal and leaves, or where CTAs of one have lingered on an SM that it lost.
 //! - At the end nothing is left: memory, windows, streams, modules, ledger, control blocks.
 
 pub mod client;

@@ -4,7 +4,8 @@
 //! the signal and leaves. One CTA of a launch's main grid may stay where it is, idle, until the
 //! launch is complete, even after the SM has gone to another application. Two applications
 //! therefore do meet: briefly, or with an idle CTA. Applications that share an SM meet there for as
-//! long as both hold it, and until one has left.
+//! long as both hold it, and until one has left. And where the CTAs of a loser linger on an SM, its
+//! next owner joins them there after some time.
 
 use partita_model::{ApplicationId, Nanos, OperationId, ResidencyKind, SmId, SmSet, TraceEntry};
 use std::collections::BTreeMap;
@@ -12,6 +13,13 @@ use std::collections::BTreeMap;
 /// The longest time for reading the signal. It takes two reads of memory, which other applications
 /// may keep busy.
 pub const GLANCE: Nanos = Nanos(10_000);
+
+/// For how long CTAs linger on an SM that their application has lost, at least, until its next
+/// owner joins them.
+#[must_use]
+pub fn patience() -> Nanos {
+    partita_engine::EngineConfig::default().lingers_after()[0]
+}
 
 /// A CTA: its grid, and its index there.
 type Cta = (OperationId, u64);
@@ -48,6 +56,30 @@ impl Grants {
         grants
     }
 
+    /// The first moment, between two, from which on one of two applications had an SM on which CTAs
+    /// of the other lingered. They were there when the other lost the SM, `patience` before.
+    fn joined(
+        &self,
+        [one, other]: [Guest; 2],
+        sm: SmId,
+        between: [Nanos; 2],
+        patience: Nanos,
+    ) -> Option<Nanos> {
+        let times = |id| self.0.get(&(id, sm)).map_or(&[][..], Vec::as_slice);
+        let lingers = |loser: Guest, given: Nanos| {
+            let losses = times(loser.application).iter().map(|(_, lost)| *lost);
+            let last = losses.filter(|lost| *lost <= given).max();
+            last.is_some_and(|lost| loser.since <= lost && given.0 - lost.0 >= patience.0)
+        };
+        let joins = |loser: Guest, winner: Guest| {
+            let held = times(winner.application).iter();
+            let held = held.filter(|(given, end)| *given <= between[1] && *end >= between[0]);
+            held.map(|(given, _)| *given).filter(move |given| lingers(loser, *given)).min()
+        };
+        let first = joins(one, other).into_iter().chain(joins(other, one)).min();
+        first.map(|moment| moment.max(between[0]))
+    }
+
     /// When two applications began to share an SM, of the first time that they did between two
     /// moments.
     fn shared(&self, both: [ApplicationId; 2], sm: SmId, between: [Nanos; 2]) -> Option<Nanos> {
@@ -61,12 +93,13 @@ impl Grants {
 }
 
 /// Goes through a trace; the longest time that CTAs of two applications were on one SM together.
-/// Of each grid one CTA does not count that leaves [`GLANCE`] before the last one or later. Where
-/// both hold the SM, only the time before that counts.
+/// Of each grid one CTA does not count that leaves [`GLANCE`] before the last one or later. Only
+/// the time counts before both hold the SM, and before one is given it on which CTAs of the other
+/// linger, for `patience` at least.
 ///
 /// # Errors
 /// CTAs that come twice, leave without having come, or never leave.
-pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
+pub fn longest_meeting(entries: &[TraceEntry], patience: Nanos) -> Result<Nanos, String> {
     let grants = Grants::of(entries);
     let mut ends: BTreeMap<OperationId, Nanos> = BTreeMap::new();
     let mut exits: BTreeMap<Cta, Nanos> = BTreeMap::new();
@@ -99,7 +132,10 @@ pub fn longest_meeting(entries: &[TraceEntry]) -> Result<Nanos, String> {
                 meetings.extend(others.map(|(other_cta, other)| {
                     let begin = guest.since.max(other.since);
                     let both = [guest.application, other.application];
-                    let end = grants.shared(both, change.sm, [begin, now]).unwrap_or(now);
+                    let shared = grants.shared(both, change.sm, [begin, now]);
+                    let guests = [guest, *other];
+                    let joined = grants.joined(guests, change.sm, [begin, now], patience);
+                    let end = shared.into_iter().chain(joined).min().unwrap_or(now);
                     (end.saturating_sub(begin), [cta, *other_cta])
                 }));
             }
@@ -183,12 +219,40 @@ mod tests {
         TraceEntry::Resize { time: Nanos(time), application: ApplicationId(application), from, to }
     }
 
+    const PATIENCE: Nanos = Nanos(20);
+
+    fn longest(entries: &[TraceEntry]) -> Result<Nanos, String> {
+        longest_meeting(entries, PATIENCE)
+    }
+
+    #[test]
+    fn who_comes_to_lingering_ctas_late_enough_meets_none() {
+        let with = |resizes: &[(u64, u32, bool)], second: [u64; 2]| {
+            let resizes = resizes.iter().map(|&(time, id, has)| resize(time, id, has));
+            let entries = meeting([0, 90], second).into_iter();
+            longest(&resizes.chain(entries).collect::<Vec<_>>())
+        };
+        let handed = |time| [(0, 1, true), (5, 1, false), (time, 2, true)];
+        assert_eq!(with(&handed(25), [30, 91]), Ok(Nanos(0)));
+        assert_eq!(with(&handed(24), [30, 91]), Ok(Nanos(60)), "too early");
+        assert_eq!(with(&handed(25), [22, 91]), Ok(Nanos(3)), "22 to 25");
+        // It has had the SM again meanwhile.
+        let again = [(0, 1, true), (5, 1, false), (7, 1, true), (23, 1, false), (25, 2, true)];
+        assert_eq!(with(&again, [30, 91]), Ok(Nanos(60)));
+        // What the second was given before is over.
+        let before = [(0, 1, true), (2, 1, false), (25, 2, true), (28, 2, false)];
+        assert_eq!(with(&before, [30, 91]), Ok(Nanos(60)));
+        // The other way round: the second's CTA comes to an SM of the first, and stays.
+        let foreign = [(0, 1, true), (25, 2, true), (40, 2, false)];
+        assert_eq!(with(&foreign, [1, 20]), Ok(Nanos(19)));
+    }
+
     #[test]
     fn who_shares_an_sm_meets_there() {
         let with = |resizes: &[(u64, u32, bool)]| {
             let resizes = resizes.iter().map(|&(time, id, has)| resize(time, id, has));
             let entries = meeting([0, 90], [5, 91]).into_iter();
-            longest_meeting(&resizes.chain(entries).collect::<Vec<_>>())
+            longest(&resizes.chain(entries).collect::<Vec<_>>())
         };
         assert_eq!(with(&[(0, 1, true), (0, 2, true)]), Ok(Nanos(0)));
         assert_eq!(with(&[(0, 1, true), (8, 2, true)]), Ok(Nanos(3)), "5 to 8");
@@ -200,22 +264,18 @@ mod tests {
     #[test]
     fn meetings_are_measured() {
         use ResidencyKind::{Exit, Start};
-        assert_eq!(longest_meeting(&meeting([0, 5], [5, 6])), Ok(Nanos(0)), "in turn");
-        assert_eq!(longest_meeting(&meeting([0, 90], [5, 8])), Ok(Nanos(3)));
-        assert_eq!(longest_meeting(&meeting([0, 90], [5, 91])), Ok(Nanos(85)));
+        assert_eq!(longest(&meeting([0, 5], [5, 6])), Ok(Nanos(0)), "in turn");
+        assert_eq!(longest(&meeting([0, 90], [5, 8])), Ok(Nanos(3)));
+        assert_eq!(longest(&meeting([0, 90], [5, 91])), Ok(Nanos(85)));
         let waiting = [
             entry(0, 0, (1, 0), Start),
             entry(5, 0, (2, 0), Start),
             entry(80, 0, (2, 0), Exit),
             entry(90, 0, (1, 0), Exit),
         ];
-        assert_eq!(longest_meeting(&waiting), Ok(Nanos(0)), "the last of their grids");
-        assert!(longest_meeting(&waiting[2..]).unwrap_err().contains("without having come"));
-        assert!(longest_meeting(&waiting[..2]).unwrap_err().contains("never leave"));
-        assert!(
-            longest_meeting(&[waiting[0].clone(), waiting[0].clone()])
-                .unwrap_err()
-                .contains("twice")
-        );
+        assert_eq!(longest(&waiting), Ok(Nanos(0)), "the last of their grids");
+        assert!(longest(&waiting[2..]).unwrap_err().contains("without having come"));
+        assert!(longest(&waiting[..2]).unwrap_err().contains("never leave"));
+        assert!(longest(&[waiting[0].clone(), waiting[0].clone()]).unwrap_err().contains("twice"));
     }
 }

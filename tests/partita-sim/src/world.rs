@@ -4,7 +4,7 @@
 //! steps of the play to prepare, and their sessions may have ended by then. Replies are matched
 //! with requests. The invariants are checked at every step.
 
-use crate::residents::{GLANCE, longest_meeting};
+use crate::residents::{GLANCE, longest_meeting, patience};
 use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
 use partita_emu::EmulatedGpu;
 use partita_engine::{
@@ -372,7 +372,7 @@ impl World {
             if trace.dropped > 0 {
                 self.breaks(format!("{} entries of the trace are missing", trace.dropped));
             }
-            match longest_meeting(&trace.entries) {
+            match longest_meeting(&trace.entries, patience()) {
                 Ok(met) if met <= GLANCE || trace.timekeeping == Timekeeping::Off => {}
                 Ok(met) => self.breaks(format!("two applications were on one SM for {} ns", met.0)),
                 Err(what) => self.breaks(what),

@@ -11,7 +11,7 @@ use partita_model::{
     TenantId, Terms, TraceEntry,
 };
 use partita_policy::{Even, Sample, Selected, Selector};
-use partita_sim::residents::{GLANCE, longest_meeting};
+use partita_sim::residents::{GLANCE, longest_meeting, patience};
 use partita_sim::world::{GOOD_IMAGE, KERNELS, World};
 use std::collections::BTreeMap;
 
@@ -152,6 +152,6 @@ fn each_program_keeps_to_its_part_of_every_sm() {
     println!("CTAs on an SM while both are there, at most: {most:?}");
     let [first, second] = both.map(|(_, id)| most[&id]);
     assert_eq!((first, second), (FIRST.into(), (FIT - FIRST).into()));
-    assert!(longest_meeting(&trace.entries).unwrap() <= GLANCE);
+    assert!(longest_meeting(&trace.entries, patience()).unwrap() <= GLANCE);
     assert_eq!(world.broken(), None);
 }

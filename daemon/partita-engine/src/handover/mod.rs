@@ -6,6 +6,10 @@
 //! one decision follows another. A worker of the loser that starts late leaves before its first
 //! task: it looks at its gate before every task.
 //!
+//! One case is left out. Workers of the loser that stay for long *linger* ([`lingering`]): the SM
+//! goes to its next owner, whose workers take the room that they leave. The ledger holds the room
+//! of both. Gates keep the loser's other workers away, so lingering ones only become fewer.
+//!
 //! A holder is one application, or two that *share* the SM ([`holder`]). Two have a part of it
 //! each, which the ledger holds them to. Other parts are another holder, so the SM drains before
 //! they begin: the application that had more of it has left.
@@ -21,10 +25,12 @@
 
 pub(crate) mod holder;
 pub(crate) mod ledger;
+mod lingering;
 
 use holder::Holder;
 pub(crate) use holder::Targets;
 use ledger::Ledger;
+use lingering::Lingering;
 use partita_model::{ApplicationId, DeviceFacts, Nanos, SmId, SmPart, SmSet};
 use partita_policy::{Plan, PlanError};
 use std::collections::BTreeMap;
@@ -39,7 +45,17 @@ enum Tenure {
     /// Workers of this holder may be there.
     Held(Holder),
     /// `from` has lost the SM and may still have workers there; `to` gets it when they have left.
-    Draining { from: Holder, to: Option<Holder> },
+    Draining { from: Holder, to: Option<Holder>, since: Nanos },
+}
+
+/// What is known of an application's workers on an SM that it has lost.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Presence {
+    Gone,
+    /// Some are there, and leave at their next task border.
+    Leaving,
+    /// Some are there, and have stayed for long.
+    Lingering,
 }
 
 impl Tenure {
@@ -53,15 +69,14 @@ impl Tenure {
         }
     }
 
-    /// The state after a decision that gives the SM to `owner`.
-    fn aim(self, owner: Option<Holder>) -> Tenure {
+    /// The state after a decision, made now, that gives the SM to `owner`.
+    fn aim(self, owner: Option<Holder>, now: Nanos) -> Tenure {
         match self {
             Tenure::Free | Tenure::Promised(_) => owner.map_or(Tenure::Free, Tenure::Promised),
             Tenure::Held(by) if owner == Some(by) => self,
             Tenure::Draining { from, .. } if owner == Some(from) => Tenure::Promised(from),
-            Tenure::Held(from) | Tenure::Draining { from, .. } => {
-                Tenure::Draining { from, to: owner }
-            }
+            Tenure::Held(from) => Tenure::Draining { from, to: owner, since: now },
+            Tenure::Draining { from, since, .. } => Tenure::Draining { from, to: owner, since },
         }
     }
 }
@@ -81,6 +96,7 @@ pub(crate) struct Handover {
     granted: BTreeMap<ApplicationId, SmSet>,
     /// Some SM drains.
     pending: bool,
+    lingering: Lingering,
     /// Partitions that an administrator has set.
     pinned: BTreeMap<ApplicationId, SmSet>,
     /// SMs whose workers wait, as the control blocks say.
@@ -100,6 +116,7 @@ impl Handover {
             tenures: vec![Tenure::Free; facts.sm_numbers().into()],
             granted: BTreeMap::new(),
             pending: false,
+            lingering: Lingering::default(),
             pinned: BTreeMap::new(),
             stalled: SmSet::EMPTY,
             stalled_by_hand: SmSet::EMPTY,
@@ -133,7 +150,8 @@ impl Handover {
     /// Whether an application holds every SM with nobody else, and works on every one of them.
     pub(crate) fn has_all(&self, id: ApplicationId) -> bool {
         let held = self.granted(id) == self.ledger.sms() && !self.pending;
-        held && self.part(id).is_none() && self.stalled.is_empty() && self.gated.is_empty()
+        let shares_none = self.part(id).is_none() && self.lingering.is_empty();
+        held && shares_none && self.stalled.is_empty() && self.gated.is_empty()
     }
 
     /// The SMs that an application owns: those that it holds and those that drain to it.
@@ -151,12 +169,24 @@ impl Handover {
         }
     }
 
-    /// The SMs that an application has lost to others, and where its workers may still be.
-    pub(crate) fn given_away(&self, id: ApplicationId) -> impl Iterator<Item = SmId> {
-        self.sms().filter_map(move |(sm, tenure)| match tenure {
-            Tenure::Draining { from, to: Some(to) } if from.has(id) && !to.is_only(id) => Some(sm),
-            _ => None,
+    /// The SMs that an application has lost to others, where its workers may still be, and when.
+    pub(crate) fn given_away(&self, id: ApplicationId) -> impl Iterator<Item = (SmId, Nanos)> {
+        self.sms().filter_map(move |(sm, tenure)| {
+            let lost = match tenure {
+                Tenure::Draining { from, since, .. } if from.has(id) => Some(since),
+                _ => self.lingering.since(id, sm),
+            };
+            let is_anothers = tenure.owner().is_some_and(|to| !to.is_only(id));
+            lost.filter(|_| is_anothers).map(|lost| (sm, lost))
         })
+    }
+
+    pub(crate) fn lingering(&self) -> &Lingering {
+        &self.lingering
+    }
+
+    pub(crate) fn lingering_mut(&mut self) -> &mut Lingering {
+        &mut self.lingering
     }
 
     /// Whether some SM has not reached its owner.
@@ -164,17 +194,14 @@ impl Handover {
         self.pending
     }
 
-    /// The applications whose workers have to leave some SM.
+    /// The applications whose workers have to leave some SM, or linger on one.
     pub(crate) fn losers(&self) -> Vec<ApplicationId> {
-        let mut losers: Vec<ApplicationId> = self
-            .tenures
-            .iter()
-            .flat_map(|tenure| match tenure {
-                Tenure::Draining { from, .. } => Some(from.ids()),
-                Tenure::Free | Tenure::Promised(_) | Tenure::Held(_) => None,
-            })
-            .flatten()
-            .collect();
+        let draining = self.tenures.iter().flat_map(|tenure| match tenure {
+            Tenure::Draining { from, .. } => Some(from.ids()),
+            Tenure::Free | Tenure::Promised(_) | Tenure::Held(_) => None,
+        });
+        let mut losers: Vec<ApplicationId> =
+            draining.flatten().chain(self.lingering.all().into_keys()).collect();
         losers.sort_unstable();
         losers.dedup();
         losers
@@ -192,7 +219,7 @@ impl Handover {
 
     /// Sets the owners of SMs. The answer names the applications that lose SMs at once;
     /// [`Handover::advance`] names those that gain some.
-    pub(crate) fn aim(&mut self, targets: &Targets) -> Vec<Granted> {
+    pub(crate) fn aim(&mut self, targets: &Targets, now: Nanos) -> Vec<Granted> {
         let owners = targets.owners(self.tenures.len());
         let mut losses: BTreeMap<ApplicationId, SmSet> = BTreeMap::new();
         for ((sm, tenure), owner) in (0..).map(SmId).zip(&mut self.tenures).zip(owners) {
@@ -203,15 +230,21 @@ impl Handover {
                     losses.entry(id).or_default().insert(sm);
                 }
             }
-            *tenure = tenure.aim(owner);
+            *tenure = tenure.aim(owner, now);
         }
         self.pending = true;
         losses.into_iter().map(|(id, lost)| self.grant(id, |g| g.difference(&lost))).collect()
     }
 
-    /// Gives every SM whose former holder's workers are gone to its owner. `is_on` says whether
-    /// workers of an application may be on an SM.
-    pub(crate) fn advance(&mut self, is_on: impl Fn(ApplicationId, SmId) -> bool) -> Vec<Granted> {
+    /// Gives every SM whose former holder's workers are gone, or linger, to its owner. `presence`
+    /// says what is known of an application's workers on an SM that it lost at a time.
+    ///
+    /// Lingering workers count against nobody's part of an SM. So two that are to share an SM get
+    /// it when nobody lingers there.
+    pub(crate) fn advance(
+        &mut self,
+        presence: impl Fn(ApplicationId, SmId, Nanos) -> Presence,
+    ) -> Vec<Granted> {
         if !self.pending {
             return Vec::new();
         }
@@ -220,17 +253,36 @@ impl Handover {
         for (sm, tenure) in (0..).map(SmId).zip(&mut self.tenures) {
             let to = match *tenure {
                 Tenure::Free | Tenure::Held(_) => continue,
-                Tenure::Draining { from, .. } if from.ids().any(|id| is_on(id, sm)) => {
+                Tenure::Promised(Holder::Two(_))
+                | Tenure::Draining { to: Some(Holder::Two(_)), .. }
+                    if self.lingering.has(sm) =>
+                {
                     self.pending = true;
                     continue;
                 }
-                Tenure::Draining { to, .. } => to,
+                Tenure::Draining { from, to, since } => {
+                    let is_one = matches!(to, Some(Holder::One(_)));
+                    let there = || from.ids().map(|id| (id, presence(id, sm, since)));
+                    let may_go = |seen: Presence| {
+                        seen == Presence::Gone || is_one && seen == Presence::Lingering
+                    };
+                    if !there().all(|(_, seen)| may_go(seen)) {
+                        self.pending = true;
+                        continue;
+                    }
+                    for (id, _) in there().filter(|(_, seen)| *seen == Presence::Lingering) {
+                        self.lingering.begin(id, sm, since);
+                    }
+                    to
+                }
                 Tenure::Promised(to) => Some(to),
             };
             *tenure = to.map_or(Tenure::Free, Tenure::Held);
             self.ledger.divide(sm, to);
             for to in to.into_iter().flat_map(Holder::ids) {
                 gains.entry(to).or_default().insert(sm);
+                // Its lingering workers have the SM again.
+                self.lingering.end(to, sm);
             }
         }
         gains.into_iter().map(|(id, gained)| self.grant(id, |g| g.union(&gained))).collect()
@@ -330,7 +382,7 @@ impl Handover {
     }
 
     pub(crate) fn is_at_rest(&self) -> bool {
-        self.ledger.is_empty()
+        self.ledger.is_empty() && self.lingering.is_empty()
     }
 
     /// The device is gone, and all workers with it.
@@ -338,101 +390,11 @@ impl Handover {
         self.tenures.fill(Tenure::Free);
         self.granted.clear();
         self.pending = false;
+        self.lingering.clear();
         self.pinned.clear();
         self.ledger = Ledger::new(facts);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::tests::fake_device::facts;
-
-    const A: ApplicationId = ApplicationId(1);
-    const B: ApplicationId = ApplicationId(2);
-
-    fn targets(of: &[(ApplicationId, &str)]) -> Targets {
-        let sms = of.iter().map(|(id, sms)| (*id, sms.parse().unwrap())).collect();
-        Targets { sms, parts: BTreeMap::new() }
-    }
-
-    /// Applications A and B share these SMs; A has `eighths` of each.
-    fn shared(sms: &str, eighths: u16) -> Targets {
-        let part = |ctas| SmPart::new(ctas, 8).unwrap();
-        let parts = BTreeMap::from([(A, part(eighths)), (B, part(8 - eighths))]);
-        Targets { parts, ..targets(&[(A, sms), (B, sms)]) }
-    }
-
-    fn granted(handover: &Handover) -> [String; 2] {
-        [A, B].map(|id| handover.granted(id).to_string())
-    }
-
-    #[test]
-    fn an_sm_changes_hands_when_its_holder_has_left() {
-        let mut handover = Handover::new(&facts(4));
-        assert_eq!(handover.aim(&targets(&[(A, "0-3")])), []);
-        assert_eq!(handover.advance(|_, _| true).len(), 1, "nobody has to leave a free SM");
-        let losses = handover.aim(&targets(&[(A, "0-1"), (B, "2-3")]));
-        assert_eq!(losses.len(), 1);
-        assert_eq!(granted(&handover), ["0-1", "none"]);
-        assert_eq!(handover.given_away(A).collect::<Vec<_>>(), [SmId(2), SmId(3)]);
-        handover.advance(|id, sm| id == A && sm == SmId(3));
-        assert!(handover.is_pending());
-        assert_eq!(granted(&handover), ["0-1", "2"]);
-        // The next decision takes back what has not changed hands.
-        assert!(handover.differs(&targets(&[(A, "0-1,3"), (B, "2")])));
-        handover.aim(&targets(&[(A, "0-1,3"), (B, "2")]));
-        handover.advance(|_, _| true);
-        assert_eq!(granted(&handover), ["0-1,3", "2"]);
-        assert!(!handover.is_pending() && !handover.differs(&targets(&[(A, "0-1,3"), (B, "2")])));
-    }
-
-    #[test]
-    fn an_sm_that_two_share_drains_of_whoever_had_all_of_it() {
-        let mut handover = Handover::new(&facts(2));
-        handover.aim(&targets(&[(A, "0-1")]));
-        handover.advance(|_, _| false);
-        assert!(handover.differs(&shared("0-1", 3)));
-        let losses = handover.aim(&shared("0-1", 3));
-        assert_eq!(losses.len(), 1);
-        assert_eq!(handover.target(A), handover.target(B));
-        assert_eq!(handover.given_away(A).count(), 2, "B waits for them");
-        handover.advance(|id, sm| id == A && sm == SmId(1));
-        assert_eq!(granted(&handover), ["0", "0"], "A had all of SM 1");
-        handover.advance(|_, _| false);
-        assert_eq!(granted(&handover), ["0-1", "0-1"]);
-        assert_eq!([A, B].map(|id| handover.part(id)), [SmPart::new(3, 8), SmPart::new(5, 8)]);
-        assert!(!handover.differs(&shared("0-1", 3)) && handover.differs(&shared("0-1", 4)));
-        // Other parts begin when both have left.
-        handover.aim(&shared("0-1", 4));
-        assert_eq!(
-            (granted(&handover), handover.losers()),
-            (["none", "none"].map(str::to_owned), vec![A, B])
-        );
-        handover.advance(|id, _| id == B);
-        assert!(handover.is_pending());
-        handover.advance(|_, _| false);
-        assert_eq!(handover.part(A), SmPart::new(4, 8));
-        // One of them gets all.
-        handover.aim(&targets(&[(B, "0-1")]));
-        handover.advance(|_, _| false);
-        assert_eq!(
-            (granted(&handover), handover.part(B)),
-            (["none", "0-1"].map(str::to_owned), None)
-        );
-    }
-
-    #[test]
-    fn an_sm_that_nobody_gets_drains_too() {
-        let mut handover = Handover::new(&facts(2));
-        handover.aim(&targets(&[(A, "0-1")]));
-        handover.advance(|_, _| false);
-        handover.aim(&targets(&[(A, "0")]));
-        handover.advance(|_, _| true);
-        handover.aim(&targets(&[(A, "0"), (B, "1")]));
-        handover.advance(|id, _| id == A);
-        assert_eq!(granted(&handover), ["0", "none"], "workers of the first are there");
-        handover.advance(|_, _| false);
-        assert_eq!(granted(&handover), ["0", "1"]);
-    }
-}
+mod tests;

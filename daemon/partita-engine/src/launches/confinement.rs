@@ -121,7 +121,8 @@ impl Launches {
 
     /// The SMs to which the device keeps a launch that runs as it was written: nearly all that are
     /// open to its application. `None` where the device keeps it to none, and where SMs are
-    /// stalled, without power or shared: nothing would keep the launch to its part.
+    /// stalled, without power or shared: nothing would keep the launch to its part. So it is where
+    /// workers of others linger.
     pub(crate) fn kept_as_written(
         &mut self,
         turn: &mut Turn<'_>,
@@ -130,7 +131,9 @@ impl Launches {
     ) -> Option<SmSet> {
         let own = handover.granted(place.application);
         let is_shared = handover.part(place.application).is_some();
-        if is_shared || !own.is_disjoint(&handover.stalled().union(&handover.gated())) {
+        let closed = handover.stalled().union(&handover.gated());
+        let taken = closed.union(&handover.lingering().sms());
+        if is_shared || !own.is_disjoint(&taken) {
             return None;
         }
         let sms = self.kept_to_groups(turn, handover, own, place.stream)?;

@@ -154,6 +154,8 @@ impl Launches {
         if handover.is_pending() && launch.is_confined() {
             turn.push(Effect::HandOver);
         }
+        // Others may wait until nobody lingers on their SMs.
+        handover.lingering_mut().see_off(|application, sm| self.is_on(application, sm));
         let (block, is_blank) = match &launch.run {
             Run::Original(original) => {
                 let has_barrier = launch.spec.cooperative;

@@ -173,7 +173,8 @@ impl Launches {
             // Nothing would keep it to its part; the policy takes the two apart.
             return Confined::NotYet;
         }
-        let granted = handover.granted(application);
+        // Nothing holds the room of what runs here: nobody may linger on its SMs.
+        let granted = handover.granted(application).difference(&handover.lingering().sms());
         let free = Some(whole_groups(turn, &granted.difference(&handover.stalled())));
         let sms = free.filter(|free| !free.is_empty());
         let sms = sms.unwrap_or_else(|| whole_groups(turn, &granted));

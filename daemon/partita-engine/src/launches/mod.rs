@@ -52,10 +52,11 @@ pub(crate) use params::Hidden;
 pub(crate) use slice::Part;
 pub(crate) use spec::{Count, Form, FormKind, Launch, Outlook, Pending, Place, Spec, Start};
 pub use watchdog::CancelError;
+pub(crate) use watchdog::Patience;
 pub(crate) use worker::{Measured, Staffing};
 
 use crate::About;
-use crate::handover::{Granted, Handover};
+use crate::handover::{Granted, Handover, Presence};
 use crate::turn::{Bug, Turn, earliest};
 use admission::InFlight;
 use arrivals::Latency;
@@ -176,6 +177,55 @@ impl Launches {
     /// Whether CTAs of an application may be on an SM, as far as is known.
     pub(crate) fn is_on(&self, application: ApplicationId, sm: SmId) -> bool {
         self.records.values().any(|l| l.place.application == application && l.may_be_on(sm))
+    }
+
+    /// What is known of an application's CTAs on an SM that it lost at a time.
+    pub(crate) fn presence(
+        &self,
+        application: ApplicationId,
+        sm: SmId,
+        lost: Nanos,
+        patience: Patience,
+    ) -> Presence {
+        let own = self.records.values().filter(|l| l.place.application == application);
+        let mut there = own.filter(|launch| launch.may_be_on(sm)).peekable();
+        if there.peek().is_none() {
+            return Presence::Gone;
+        }
+        match there.all(|launch| launch.lingers_on(sm, lost, patience)) {
+            true => Presence::Lingering,
+            false => Presence::Leaving,
+        }
+    }
+
+    /// Holds the ledger's room for workers that were on SMs when their application got these again.
+    pub(crate) fn hold_regained(&self, handover: &mut Handover, gain: &Granted) -> Result<(), Bug> {
+        let gained = gain.to.difference(&gain.from);
+        for id in self.claiming_of(gain.application) {
+            let launch = self.known(id)?;
+            let seen = &launch.claims().ok_or(Bug::WrongForm(id))?.seen;
+            for sm in gained.iter().filter(|&sm| seen.live_at(sm) > 0) {
+                let stream = launch.place.stream;
+                let held = handover.ledger().held(stream, id, sm).max(seen.live_at(sm));
+                handover.ledger_mut().set(stream, id, sm, held)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Holds the ledger's room for workers that linger on others' SMs.
+    pub(crate) fn hold_lingering(&self, handover: &mut Handover) -> Result<(), Bug> {
+        for (application, sms) in handover.lingering().all() {
+            for id in self.claiming_of(application) {
+                let launch = self.known(id)?;
+                let seen = &launch.claims().ok_or(Bug::WrongForm(id))?.seen;
+                for sm in sms.iter() {
+                    let stream = launch.place.stream;
+                    handover.ledger_mut().set(stream, id, sm, seen.live_at(sm))?;
+                }
+            }
+        }
+        Ok(())
     }
 
     /// Whether a launch of a session that is on the device may wait for host memory.

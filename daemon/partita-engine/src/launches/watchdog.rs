@@ -2,15 +2,21 @@
 //!
 //! Workers look at the signal between tasks only, so a CTA that never ends keeps its SM. A launch
 //! whose workers have completed no CTA for [`crate::EngineConfig::no_progress`] counts as *stuck*
-//! and is reported. It goes on: it may be slow, or wait for its host. A stuck launch that holds an
-//! SM that another application was given, or that keeps another's kernel waiting that must be
-//! alone, is ended: its session fails with `CUDA_ERROR_LAUNCH_TIMEOUT`. Time does not count while
-//! all its workers wait on stalled SMs.
+//! and is reported. It goes on: it may be slow, or wait for its host. A stuck launch that keeps
+//! another's kernel waiting that must be alone is ended: its session fails with
+//! `CUDA_ERROR_LAUNCH_TIMEOUT`. Time does not count while all its workers wait on stalled SMs.
+//!
+//! A launch that has lost SMs has as much time to leave them. The time counts from the loss, for as
+//! long as nothing of the launch completes. Where its other CTAs complete, those on lost SMs have
+//! the time of a kernel that runs alone.
 //!
 //! An emulated GPU may take minutes of the host's time for a second of device time. So a launch
 //! that is in the way is judged by host time too: by the time for which the device ran, no CTA was
 //! seen to complete, and others waited ([`crate::EngineConfig::hold_up`]). The shell says how much
 //! has passed. Where it says nothing, as in simulations and replays, device time alone counts.
+//!
+//! Long before either limit lost SMs go on to their new owners ([`crate::handover`]), who work
+//! beside what stays there until it is ended.
 //!
 //! Nothing is seen of a kernel in its original form before its end. So its whole time counts,
 //! against [`crate::EngineConfig::alone`], and it is in the way of every other application that
@@ -23,7 +29,9 @@ use super::waiting::Kind;
 use crate::handover::Handover;
 use crate::turn::{Bug, Turn};
 use crate::{About, LogLevel};
-use partita_model::{ApplicationId, CudaResult, Happening, LaunchId, Nanos, SessionId};
+use partita_model::{
+    ApplicationId, CudaResult, Happening, LaunchId, Nanos, SessionId, SmId, SmSet,
+};
 use std::time::Duration;
 
 /// The part of the limit of host time after which a launch is reported, as a divisor.
@@ -59,6 +67,21 @@ impl Watch {
     /// Counts no time before now.
     pub(super) fn begin_anew(&mut self, now: Nanos) {
         self.since = self.since.max(now);
+    }
+}
+
+/// For how long workers may stay on SMs that they have lost until others work beside them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Patience {
+    now: Nanos,
+    device: Nanos,
+    host: Nanos,
+}
+
+impl Patience {
+    pub(crate) fn of(turn: &Turn<'_>) -> Self {
+        let [device, host] = turn.config().lingers_after();
+        Patience { now: turn.now(), device, host }
     }
 }
 
@@ -101,11 +124,21 @@ impl Launches {
             }
             None => (turn.config().alone, 0, false),
         };
+        let stays = self.outstays(turn, handover, launch, moves);
+        if !stays.is_empty() {
+            let (session, kernel) = (launch.place.session, &launch.spec.kernel.name);
+            let text = format!(
+                "kernel `{kernel}` is still on SMs {stays}, which it lost long ago, and others \
+                 wait for its SMs: it is ended"
+            );
+            turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
+            return Ok(());
+        }
         let time = now.saturating_sub(launch.watch.since);
         if !moves && time < limit {
             return Ok(());
         }
-        let in_the_way = !moves && self.is_in_the_way(handover, launch);
+        let in_the_way = !moves && self.is_in_others_way(launch);
         let launch = self.known_mut(id)?;
         if moves {
             let held_up = HeldUp { time: Nanos(0), completed };
@@ -181,17 +214,42 @@ impl Launches {
         Ok(())
     }
 
+    /// The SMs that the launch should have left by now. `moves`: some of it has completed just now.
+    fn outstays(
+        &self,
+        turn: &Turn<'_>,
+        handover: &Handover,
+        launch: &Launch,
+        moves: bool,
+    ) -> SmSet {
+        if !handover.is_pending() && handover.lingering().is_empty() {
+            return SmSet::EMPTY;
+        }
+        let (now, config) = (turn.now(), turn.config());
+        let is_over = |lost: Nanos| {
+            let still = now.saturating_sub(lost.max(launch.watch.since));
+            let is_stuck = launch.is_claiming() && !moves && still >= config.no_progress;
+            is_stuck || now.saturating_sub(lost) >= config.alone
+        };
+        let lost = handover.given_away(launch.place.application);
+        let over = lost.filter(|(sm, lost)| launch.may_be_on(*sm) && is_over(*lost));
+        over.map(|(sm, _)| sm).collect()
+    }
+
     /// Whether others have been given SMs that the launch holds, or wait until it is over.
     fn is_in_the_way(&self, handover: &Handover, launch: &Launch) -> bool {
+        let mut lost = handover.given_away(launch.place.application);
+        self.is_in_others_way(launch) || lost.any(|(sm, _)| launch.may_be_on(sm))
+    }
+
+    /// Whether others wait until the launch is over.
+    fn is_in_others_way(&self, launch: &Launch) -> bool {
         let own = launch.place.application;
         let alone = !launch.is_confined();
         // Workers keep nobody waiting but kernels that must be alone, and these keep everyone
         // waiting.
         let is_other_alone = self.waiting.of_kind(Kind::Alone).any(|other| other != own);
-        if is_other_alone || alone && self.is_other_waiting(own) {
-            return true;
-        }
-        handover.given_away(own).any(|sm| launch.may_be_on(sm))
+        is_other_alone || alone && self.is_other_waiting(own)
     }
 
     /// The longest time for which a launch of an application has been stuck.
@@ -207,6 +265,17 @@ impl Launches {
             let (application, session) = (launch.place.application, launch.place.session.0);
             Some(format!("{application}: {what}; `partita cancel {session}` ends it."))
         })
+    }
+}
+
+impl Launch {
+    /// Whether workers of the launch have stayed for long on an SM that it lost at a time. Of other
+    /// forms the ledger holds no room.
+    pub(super) fn lingers_on(&self, sm: SmId, lost: Nanos, patience: Patience) -> bool {
+        let Some(claims) = self.claims().filter(|claims| !claims.is_outdated) else { return false };
+        let stayed = patience.now.saturating_sub(lost);
+        let is_long = stayed >= patience.device || self.watch.held_up.time >= patience.host;
+        is_long && claims.seen.live_at(sm) > 0
     }
 }
 

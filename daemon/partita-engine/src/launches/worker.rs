@@ -509,7 +509,11 @@ impl Launches {
         let launch = self.known(id)?;
         let lane = launch.place.lane();
         let stream = lane.stream;
-        let held = handover.ledger().entered(stream, id);
+        // Workers that linger on SMs of others claim nothing more.
+        let lingering = handover.lingering().of(lane.application);
+        let in_vain = lingering.iter().map(|sm| handover.ledger().held(stream, id, sm));
+        let in_vain: u64 = in_vain.map(u64::from).sum();
+        let held = handover.ledger().entered(stream, id).saturating_sub(in_vain);
         let live = launch.claims().map_or(0, |claims| claims.seen.live_total());
         let starved = held == 0 && live == 0 && !own.is_empty();
         // A GPC may have few of the places that are held, and a cluster needs them all.

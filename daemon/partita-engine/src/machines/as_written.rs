@@ -145,6 +145,9 @@ impl Machines {
         let Some(launch) = self.launches.get(id) else { return };
         let application = launch.place().application;
         let Some(sms) = launch.had(self.handover.granted(application)) else { return };
+        if !self.handover.lingering().sms().is_disjoint(&sms) {
+            return;
+        }
         let Some(time) = launch.time_whole(end) else { return };
         let (spec, is_original) = (launch.spec(), launch.is_original());
         let places = self.places(sms, spec.cta);

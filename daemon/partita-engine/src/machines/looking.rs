@@ -13,7 +13,7 @@ impl Machines {
         for &launch in &front {
             self.observe(turn, launch);
         }
-        if self.handover.is_pending() {
+        if self.handover.is_pending() || !self.handover.lingering().is_empty() {
             for loser in self.handover.losers() {
                 let launches = self.launches.claiming_of(loser);
                 for launch in launches.into_iter().filter(|launch| !front.contains(launch)) {

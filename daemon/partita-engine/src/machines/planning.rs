@@ -4,6 +4,7 @@ use super::Machines;
 use crate::effects::Effect;
 use crate::handover::ledger::Usage;
 use crate::handover::{Granted, Targets};
+use crate::launches::Patience;
 use crate::observer::Account;
 use crate::sessions::Application;
 use crate::turn::Turn;
@@ -65,7 +66,8 @@ impl Machines {
         }
         self.apply_terms(turn);
         let now = turn.now();
-        let settled = !self.handover.is_pending() && self.is_stall_followed(now);
+        let is_moving = self.handover.is_pending() || !self.handover.lingering().is_empty();
+        let settled = !is_moving && self.is_stall_followed(now);
         let policed = self.sessions.staying().filter(|(id, _)| !self.handover.is_pinned(*id));
         // Every application has an account, from its first session to its last.
         let applications = policed
@@ -192,7 +194,7 @@ impl Machines {
 
     /// Sets the owners of SMs, and grants those that are free.
     fn aim(&mut self, turn: &mut Turn<'_>, targets: &Targets, reason: ResizeReason) {
-        let losses = self.handover.aim(targets);
+        let losses = self.handover.aim(targets, turn.now());
         if !losses.is_empty() {
             let now = turn.now();
             turn.common.meter.resize_began(now, reason);
@@ -222,14 +224,22 @@ impl Machines {
         self.trace.push(TraceEntry::Resize { time: now, application, from, to });
     }
 
-    /// Grants every SM whose former holder's workers are gone.
+    /// Grants every SM whose former holder's workers are gone or linger.
     pub(super) fn hand_over(&mut self, turn: &mut Turn<'_>) {
+        self.look_after_lingering(turn);
         if !self.handover.is_pending() {
             self.tell_settled(turn);
             return;
         }
-        let launches = &self.launches;
-        let gains = self.handover.advance(|application, sm| launches.is_on(application, sm));
+        let (launches, before) = (&self.launches, self.handover.lingering().all());
+        let patience = Patience::of(turn);
+        let gains = self.handover.advance(|id, sm, lost| launches.presence(id, sm, lost, patience));
+        self.tell_lingering(turn, &before);
+        self.look_after_lingering(turn);
+        for gain in &gains {
+            let held = self.launches.hold_regained(&mut self.handover, gain);
+            turn.sound(held);
+        }
         for gain in &gains {
             self.announce(turn, gain);
         }
@@ -240,6 +250,34 @@ impl Machines {
             self.launches.look_by(turn.now() + turn.config().handover_tick);
         }
         self.tell_settled(turn);
+    }
+
+    /// Keeps the ledger's room for workers that linger on others' SMs, and forgets those that have
+    /// gone.
+    fn look_after_lingering(&mut self, turn: &mut Turn<'_>) {
+        if self.handover.lingering().is_empty() {
+            return;
+        }
+        let held = self.launches.hold_lingering(&mut self.handover);
+        turn.sound(held);
+        let (launches, lingering) = (&self.launches, self.handover.lingering_mut());
+        lingering.see_off(|application, sm| launches.is_on(application, sm));
+    }
+
+    /// Tells of workers that linger on more SMs than `before`.
+    fn tell_lingering(&self, turn: &mut Turn<'_>, before: &BTreeMap<ApplicationId, SmSet>) {
+        for (id, sms) in self.handover.lingering().all() {
+            let new = before.get(&id).map_or(sms, |before| sms.difference(before));
+            if new.is_empty() {
+                continue;
+            }
+            let name = self.sessions.application(id).map_or("", |a| &a.name);
+            let text = format!(
+                "{id} ({name}) has lost SMs {new}, and its CTAs there do not end: the SMs' new \
+                 owners work beside them, where these leave room"
+            );
+            turn.log(LogLevel::Warning, id, text);
+        }
     }
 
     // Stalled and gated SMs.

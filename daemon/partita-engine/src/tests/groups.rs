@@ -1,7 +1,7 @@
 //! Machine code: whole groups of SMs, and the border that waits for its end.
 
 use super::world::{
-    ALONE, LONG, MACHINE, MACHINE_IMAGE, MEDIUM, MODULE, QUICK_MACHINE, SPIN_MACHINE, World,
+    ALONE, LONG, MACHINE, MACHINE_IMAGE, MEDIUM, MODULE, QUICK_MACHINE, SPIN, SPIN_MACHINE, World,
 };
 use crate::{CloseReason, Payload, Request};
 use partita_model::{ApplicationId, CudaResult, Limits, SessionId, SmSet};
@@ -49,6 +49,23 @@ fn it_runs_on_whole_groups_beside_workers_of_others() {
     for session in [a, b] {
         world.close(session, CloseReason::Died);
     }
+    world.finish();
+}
+
+#[test]
+fn it_runs_on_no_sm_where_workers_of_others_linger() {
+    let mut world = world();
+    world.engine.set_limits(&Limits { no_progress_ms: 1, ..Limits::default() });
+    let (a, _) = world.session();
+    world.start(a, 0, SPIN, 32);
+    world.run_for(100);
+    let (b, of_b) = machine(&mut world);
+    world.start(b, 0, MACHINE, 64);
+    world.run_for(400);
+    assert_eq!(world.partition(of_b), set("2,4,6-7"));
+    assert_eq!(world.device.kept_to, [], "workers of the first are there");
+    assert_eq!(world.synchronize(b), 0);
+    assert_eq!(world.synchronize(a), 702);
     world.finish();
 }
 

@@ -1,8 +1,9 @@
 //! Kernels that never end: they are reported, and cannot hold what others were given.
 
-use super::world::{ALONE, LONG, MEDIUM, SHORT, SPIN, SPIN_ALONE, SPIN_TICKET, World};
-use crate::{Action, CancelError, CloseReason, LogLevel};
-use partita_model::{Limits, SessionId, SmSet, TenantId};
+use super::world::{ALONE, LONG, MEDIUM, SHORT, SPIN, SPIN_ALONE, SPIN_SOME, SPIN_TICKET, World};
+use crate::{Action, CancelError, CloseReason, LogLevel, Request};
+use partita_model::request::Launch;
+use partita_model::{ApplicationId, Limits, SessionId, SmSet, TenantId};
 
 /// `CUDA_ERROR_LAUNCH_TIMEOUT`.
 const TIMEOUT: u32 = 702;
@@ -79,7 +80,7 @@ fn it_cannot_hold_sms_that_others_were_given() {
             world.start(a, 0, kernel, 200);
             world.run_for(300);
             world.start(b, 0, MEDIUM, 2_000);
-            world.run_for(100);
+            world.run_for(90);
             assert_eq!(
                 world.partition(second),
                 SmSet::EMPTY,
@@ -92,6 +93,125 @@ fn it_cannot_hold_sms_that_others_were_given() {
             world.finish();
         }
     }
+}
+
+/// A kernel that never ends, with room for others beside it: half of the threads of each SM.
+fn half_full(world: &mut World, kernel: u32) -> (SessionId, ApplicationId) {
+    world.device.is_shared = true;
+    let (session, application) = world.session();
+    world.start(session, 0, kernel, 32);
+    world.run_for(300);
+    assert_eq!((0..8).map(|sm| world.device.workers(sm)).collect::<Vec<_>>(), [4; 8]);
+    (session, application)
+}
+
+#[test]
+fn others_work_beside_what_lingers_on_sms_that_it_has_lost() {
+    for kernel in [SPIN, SPIN_TICKET] {
+        let mut world = world(true);
+        let (a, first) = half_full(&mut world, kernel);
+        let (b, second) = world.session();
+        world.start(b, 0, MEDIUM, 400);
+        world.run_for(90);
+        assert_eq!(world.partition(second), SmSet::EMPTY, "it is given time to leave");
+        world.run_for(30);
+        assert_eq!(world.partition(second), SmSet::range(4, 4));
+        let told: Vec<_> = warnings(&world).into_iter().filter(|t| t.contains("beside")).collect();
+        assert_eq!(told.len(), 1, "{told:?}");
+        assert!(told[0].contains("has lost SMs 4-7"), "{told:?}");
+        assert_eq!(world.synchronize(b), 0);
+        // 400 CTAs of 5 us in 16 places.
+        assert!(world.device.now < 600_000, "{}", world.device.now);
+        assert_eq!((0..8).map(|sm| world.device.workers(sm)).collect::<Vec<_>>(), [4; 8]);
+        // Who has no work leaves the SMs to the first again, which is in nobody's way then.
+        world.run_for(5_000);
+        assert_eq!(world.partition(first), SmSet::range(0, 8));
+        assert!(!warnings(&world).iter().any(|text| text.contains("it is ended")));
+        world.close(a, CloseReason::Died);
+        world.finish();
+    }
+}
+
+#[test]
+fn what_lingers_is_ended_all_the_same() {
+    for can_cancel in WAYS {
+        let mut world = world(can_cancel);
+        let (a, _) = half_full(&mut world, SPIN);
+        let (b, second) = world.session();
+        world.start(b, 0, MEDIUM, 4_000);
+        assert_eq!(world.synchronize(a), TIMEOUT);
+        assert!((1_000_000..1_400_000).contains(&world.device.now), "{}", world.device.now);
+        assert_eq!(world.partition(second).len(), 4);
+        // Eight of its workers fit on an SM that nobody else is on.
+        world.run_for(100);
+        assert!((4..8).all(|sm| world.device.workers(sm) == 8));
+        assert_eq!(world.synchronize(b), 0);
+        world.finish();
+    }
+}
+
+#[test]
+fn what_finds_no_room_beside_what_lingers_waits_for_its_end() {
+    let mut world = world(true);
+    let (a, _) = half_full(&mut world, SPIN);
+    let (b, second) = world.session();
+    world.start(b, 0, MEDIUM, 400);
+    // A CTA takes nearly all shared memory of an SM, and each of the first some for the system.
+    let launch = Launch { dynamic_shared: 98 * 1024, ..World::launch(0, MEDIUM, 20) };
+    world.send(b, Request::Launch(launch));
+    world.run_for(600);
+    assert_eq!(world.partition(second).len(), 4);
+    let reports = world.engine.application_reports();
+    assert_eq!(reports[1].ctas_completed, 400);
+    assert_eq!((world.synchronize(b), world.synchronize(a)), (0, TIMEOUT));
+    world.finish();
+}
+
+#[test]
+fn what_spins_for_long_has_as_much_time_to_leave() {
+    let mut world = world(true);
+    let (a, _) = half_full(&mut world, SPIN);
+    world.run_for(20_000);
+    let (b, _) = world.session();
+    world.start(b, 0, MEDIUM, 4_000);
+    world.run_for(900);
+    assert!(!warnings(&world).iter().any(|text| text.contains("it is ended")));
+    assert_eq!(world.synchronize(a), TIMEOUT);
+    assert!((21_300_000..21_600_000).contains(&world.device.now), "{}", world.device.now);
+    assert_eq!(world.synchronize(b), 0);
+    world.finish();
+}
+
+#[test]
+fn ctas_that_never_end_cannot_hold_sms_while_others_of_their_launch_do() {
+    let mut world = world(true);
+    let ((a, _), (b, _)) = (world.session(), world.session());
+    world.start(a, 0, SPIN_SOME, 100_000_000);
+    world.run_for(300);
+    world.start(b, 0, MEDIUM, 400);
+    assert_eq!(world.synchronize(b), 0);
+    // As long as a kernel that runs alone.
+    assert!((3_300_000..3_600_000).contains(&world.device.now), "{}", world.device.now);
+    assert_eq!(world.synchronize(a), TIMEOUT);
+    world.finish();
+}
+
+#[test]
+fn others_work_beside_what_takes_long_by_the_hosts_clock() {
+    let mut world = World::new(8);
+    let (a, _) = half_full(&mut world, SPIN);
+    let (b, second) = world.session();
+    world.start(b, 0, MEDIUM, 400);
+    world.run_for(100);
+    for (seconds, has) in (1..=8).map(|seconds| (seconds, if seconds < 8 { 0 } else { 4 })) {
+        let one = partita_model::Nanos(1_000_000_000);
+        world.engine.device_worked(&mut world.device, one);
+        world.run_for(20);
+        assert_eq!(world.partition(second).len(), has, "after {seconds} s of 30");
+    }
+    assert_eq!(world.synchronize(b), 0);
+    world.close(a, CloseReason::Died);
+    world.finish();
 }
 
 #[test]
@@ -195,7 +315,8 @@ fn host_time_counts_while_others_wait_and_nothing_gets_on() {
         }
         world.run_for(100);
         assert_eq!(world.engine.application_reports()[0].sessions, vec![a]);
-        assert_eq!(warnings(&world).len(), 1, "{:?}", warnings(&world));
+        let told = warnings(&world).into_iter().filter(|text| text.contains("completed no CTA"));
+        assert_eq!(told.count(), 1, "{:?}", warnings(&world));
         world.engine.device_worked(&mut world.device, seconds(1));
         assert_eq!((world.synchronize(b), world.synchronize(a)), (0, TIMEOUT));
         assert!(warnings(&world).iter().any(|text| text.contains("hold_up_ms")));

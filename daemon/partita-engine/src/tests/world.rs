@@ -64,6 +64,7 @@ const PTX: &str = concat!(
     "cluster-ticket 10\n",
     "cluster-ticket-original 10\n",
     "polling-alone 10\n",
+    "spin-some 1\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -108,6 +109,8 @@ pub(crate) const FAULT_SLICED: u32 = 26;
 pub(crate) const CLUSTER_TICKET: u32 = 27;
 /// Looks at the abort flag, and ends.
 pub(crate) const POLLING: u32 = 28;
+/// Ends on some SMs only.
+pub(crate) const SPIN_SOME: u32 = 29;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);

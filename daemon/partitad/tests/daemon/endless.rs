@@ -42,8 +42,8 @@ AGAIN:
 const TIMEOUT: i32 = 702;
 const ROUNDS: u32 = 20;
 
-/// A session whose endless kernel has been launched on all SMs.
-fn endless(daemon: &Daemon, kernel: u32) -> Session {
+/// A session whose endless kernel has been launched with so many CTAs of 128 threads.
+fn endless(daemon: &Daemon, kernel: u32, ctas: u32) -> Session {
     let session = Session::connect(&daemon.sockets()).unwrap();
     let image = image::select(PTX.as_bytes(), session.facts().compute_capability).unwrap();
     let module = session.load_module(&image).unwrap();
@@ -54,7 +54,7 @@ fn endless(daemon: &Daemon, kernel: u32) -> Session {
         .launch(Launch {
             module: module.module,
             kernel,
-            grid: Dim3::linear(1024),
+            grid: Dim3::linear(ctas),
             block: Dim3::linear(128),
             dynamic_shared: 0,
             stream: StreamHandle::LEGACY,
@@ -69,7 +69,7 @@ fn endless(daemon: &Daemon, kernel: u32) -> Session {
 /// With the limits that a daemon has by default.
 fn check(kernel: u32, name: &str) {
     let daemon = Daemon::start();
-    let endless = endless(&daemon, kernel);
+    let endless = endless(&daemon, kernel, 1024);
     let waiting = std::thread::spawn(move || endless.synchronize(None));
     daemon.wait_for("the endless kernel", |status| {
         status.applications.iter().any(|application| !application.kernels.is_empty())
@@ -85,6 +85,25 @@ fn check(kernel: u32, name: &str) {
     let line = log.lines().find(|line| line.contains("it is ended"));
     let line = line.unwrap_or_else(|| panic!("{log}"));
     assert!(line.contains(&format!("kernel `{name}`")), "{line}");
+}
+
+#[test]
+fn others_work_beside_a_kernel_that_never_ends() {
+    let daemon = Daemon::start();
+    let sms = Session::connect(&daemon.sockets()).unwrap().facts().sm_count;
+    // One CTA on each SM.
+    let endless = endless(&daemon, 0, sms.into());
+    daemon.wait_for("the endless kernel", |status| {
+        status.partitions.iter().any(|partition| partition.sms.len() == sms)
+    });
+    let client = Client::new(Session::connect(&daemon.sockets()).unwrap());
+    for _ in 0..ROUNDS {
+        client.check(&client.spin(10, 10));
+    }
+    let log = daemon.log();
+    assert!(log.contains("work beside them") && !log.contains(": it is ended"), "{log}");
+    drop((client, endless));
+    daemon.wait_for("an empty GPU", |status| status.applications.is_empty());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The contract of every device.
 
-use super::{FakeDevice, Grid, Kernel, Traits};
+use super::{FakeDevice, Grid, Kernel, SPINS_FROM, Traits};
 use partita_device::{
     Activity, AddressRange, Confinement, Confining, Counting, Device, DeviceError, Event, Gating,
     Horizon, KernelFacts, Lending, LentShape, MachineCode, ModuleFacts, Outcome, Phase, Relocation,
@@ -140,7 +140,9 @@ impl Device for FakeDevice {
                 faults: name.starts_with("fault"),
                 shares: name.starts_with("shared"),
                 is_ticket: name.contains("ticket") && !name.ends_with("-original"),
-                spins: name.starts_with("spin"),
+                spins_from: name
+                    .starts_with("spin")
+                    .then(|| if name.starts_with("spin-some") { SPINS_FROM } else { 0 }),
             };
             kernels.insert(name, Kernel { nanos: micros * 1_000, registers, traits });
         }

@@ -3,11 +3,12 @@
 //!
 //! Kernels are described, not executed. The "PTX" of a module is a list of lines `NAME MICROSECONDS
 //! [REGISTERS]`: each CTA of the kernel takes so long. A name that begins with `fault` faults in
-//! its first CTA, those of one that begins with `spin` never end by themselves, and CTAs of one
-//! that begins with `shared` share a bandwidth that is enough for [`protocol::SHARED_AT_ONCE`] of
-//! them; `ticket` anywhere in it makes tickets of its CTAs, and one that ends with `-counting`
-//! counts. What must never happen is asserted here, where it would be seen on a real device too:
-//! tasks of two sessions on one SM at once, a CTA executed twice, a window given back while it is
+//! its first CTA. CTAs of one that begins with `spin` never end by themselves; those of `spin-some`
+//! end on SMs below [`SPINS_FROM`]. CTAs of one that begins with `shared` share a bandwidth that is
+//! enough for [`protocol::SHARED_AT_ONCE`] of them. A name with `ticket` anywhere in it makes
+//! tickets of its CTAs, and one that ends with `-counting` counts. What must never happen is
+//! asserted here, where it would be seen on a real device too: tasks of two sessions on one SM at
+//! once, a CTA executed twice, a window given back while it is
 //! in use.
 
 mod contract;
@@ -67,8 +68,12 @@ struct Traits {
     faults: bool,
     shares: bool,
     is_ticket: bool,
-    spins: bool,
+    /// From which SM on its CTAs never end.
+    spins_from: Option<u16>,
 }
+
+/// The first SM on which CTAs of `spin-some` never end.
+const SPINS_FROM: u16 = 4;
 
 struct Grid {
     operation: OperationId,

@@ -42,7 +42,7 @@ impl FakeDevice {
                     let others = helper || helped || self.grids[i].ctas[j].stays;
                     let looks = gate & 1 == 1 && others && self.has_surplus(block);
                     return match looks.then(|| self.take_by_place(block)).flatten() {
-                        Some(cta) => self.run(i, cta, 1),
+                        Some(cta) => self.run((i, sm), cta, 1),
                         None => self.unregister_and_leave((i, j), block, helped),
                     };
                 }
@@ -51,13 +51,14 @@ impl FakeDevice {
                 }
                 let most = (total - next) >> self.get(block + SHIFT, 4);
                 // Workers claim more only behind tasks that are short by their clock.
-                let is_short = self.cta_nanos(i) < SHORT_TASK_NANOS;
+                let is_short = self.cta_nanos(i, sm) < SHORT_TASK_NANOS;
                 let task = if is_short { most.clamp(1, gate >> 8 & 0xff) } else { 1 };
                 let first = self.add(block + NEXT, 8, task) & !HELPED;
-                self.run(i, first, task.min(total - first))
+                self.run((i, sm), first, task.min(total - first))
             }
             State::Busy { until, .. } if until > self.now => {
-                let ends = self.grids[i].traits.spins && self.get(block + ABORT, 4) != 0;
+                let ends =
+                    self.grids[i].traits.spins_from.is_some() && self.get(block + ABORT, 4) != 0;
                 if ends { self.unregister_and_leave((i, j), block, false) } else { None }
             }
             State::Busy { first, count, .. } => {
@@ -115,7 +116,7 @@ impl FakeDevice {
         }
         if gate & 1 == 1 && place < by_place && !self.grids[i].traits.faults {
             let first = self.task_by_place(block, gate, place);
-            return self.run(i, first, 1);
+            return self.run((i, sm), first, 1);
         }
         if place < by_place {
             let returned = self.get(slot + SLOT_RETURNED, 4);
@@ -177,12 +178,12 @@ impl FakeDevice {
         })
     }
 
-    fn run(&mut self, i: usize, first: u64, count: u64) -> Option<State> {
+    fn run(&mut self, (i, sm): (usize, u16), first: u64, count: u64) -> Option<State> {
         if self.grids[i].traits.faults {
             self.fault(i);
             return None;
         }
-        Some(State::Busy { until: self.now + count * self.cta_nanos(i), first, count })
+        Some(State::Busy { until: self.now + count * self.cta_nanos(i, sm), first, count })
     }
 
     /// The tickets' protocol.
@@ -215,10 +216,11 @@ impl FakeDevice {
                     self.fault(i);
                     return None;
                 }
-                Some(State::Busy { until: self.now + self.cta_nanos(i), first, count: 1 })
+                Some(State::Busy { until: self.now + self.cta_nanos(i, sm), first, count: 1 })
             }
             State::Busy { until, .. } if until > self.now => {
-                let ends = self.grids[i].traits.spins && self.get(block + ABORT, 4) != 0;
+                let ends =
+                    self.grids[i].traits.spins_from.is_some() && self.get(block + ABORT, 4) != 0;
                 if ends { self.unregister_and_leave((i, j), block, false) } else { None }
             }
             State::Busy { first, .. } => {
@@ -264,10 +266,10 @@ impl FakeDevice {
         }
     }
 
-    /// What a CTA takes that starts now.
-    pub(super) fn cta_nanos(&self, i: usize) -> u64 {
+    /// What a CTA takes that starts now on an SM.
+    pub(super) fn cta_nanos(&self, i: usize, sm: u16) -> u64 {
         let grid = &self.grids[i];
-        if grid.traits.spins {
+        if grid.traits.spins_from.is_some_and(|first| sm >= first) {
             return u64::MAX / 2;
         }
         if !grid.traits.shares {

@@ -93,7 +93,7 @@ impl FakeDevice {
             return;
         }
         let next = match self.grids[i].block {
-            None => self.step_original(i, state),
+            None => self.step_original((i, j), state),
             Some((block, _)) if self.grids[i].traits.is_ticket => {
                 self.step_ticket(i, j, state, block.0)
             }
@@ -108,15 +108,17 @@ impl FakeDevice {
         }
     }
 
-    fn step_original(&mut self, i: usize, state: State) -> Option<State> {
+    fn step_original(&mut self, (i, j): (usize, usize), state: State) -> Option<State> {
         match state {
             State::Starting if self.grids[i].traits.faults => {
                 self.fault(i);
                 None
             }
-            State::Starting => {
-                Some(State::Busy { until: self.now + self.cta_nanos(i), first: 0, count: 1 })
-            }
+            State::Starting => Some(State::Busy {
+                until: self.now + self.cta_nanos(i, self.grids[i].ctas[j].sm),
+                first: 0,
+                count: 1,
+            }),
             State::Busy { until, .. } if until > self.now => {
                 let aborted =
                     self.grids[i].abort.is_some_and(|block| self.get(block + ABORT, 4) != 0);

@@ -86,7 +86,8 @@ impl FakeDevice {
         if launch.cluster.count() > 1 {
             self.clusters.push((launch.grid.count(), launch.cluster.count()));
         }
-        let abort = (kernel.traits.spins && !is_worker && sms.is_none()).then(pointer);
+        let abort =
+            (kernel.traits.spins_from.is_some() && !is_worker && sms.is_none()).then(pointer);
         let block = is_worker.then(|| {
             let pointer = pointer();
             (DeviceAddress(pointer & !31), u32::try_from(pointer & 31).unwrap())
