@@ -4,6 +4,7 @@
 //! `exec`. A message that was cut, or that carries another number of descriptors than expected, is
 //! an error.
 
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use rustix::io::Errno;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -45,6 +46,19 @@ pub enum MessageError {
         /// Found; the system may have dropped further ones.
         found: usize,
     },
+}
+
+/// The user of the process that connected a socket, or that made it as one of a pair.
+///
+/// # Errors
+/// The system's, for what is no Unix socket.
+pub fn peer_user(socket: impl AsFd) -> Result<u32, Errno> {
+    // rustix has no value for the process id 0, which the system tells of a process of a PID
+    // namespace that this one does not see.
+    match getsockopt(&socket, PeerCredentials) {
+        Ok(peer) => Ok(peer.uid()),
+        Err(error) => Err(Errno::from_raw_os_error(error as i32)),
+    }
 }
 
 /// What arrived.
@@ -139,9 +153,38 @@ pub fn receive(socket: impl AsFd, limit: usize) -> Result<Message, MessageError>
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::io::Write;
+    use std::process::{Command, Stdio};
 
     fn pair() -> (OwnedFd, OwnedFd) {
         socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    #[test]
+    fn the_user_of_a_peer_is_known_in_every_pid_namespace() {
+        const INSIDE: &str = "PARTITA_TEST_INSIDE";
+        let own = Ok(rustix::process::geteuid().as_raw());
+        if std::env::var_os(INSIDE).is_some() {
+            assert_eq!(peer_user(std::io::stdin()), own);
+            return;
+        }
+        let (a, b) = pair();
+        assert_eq!(peer_user(&a), own);
+        assert_eq!(peer_user(rustix::pipe::pipe().unwrap().0), Err(Errno::NOTSOCK));
+        let apart = |program: &std::ffi::OsStr| {
+            let mut command = Command::new("unshare");
+            command.args(["--pid", "--fork"]).arg(program).stdout(Stdio::null());
+            command
+        };
+        if !apart("true".as_ref()).status().is_ok_and(|status| status.success()) {
+            let line = "SKIPPED: PID namespaces of the test need root and `unshare`\n";
+            std::io::stderr().write_all(line.as_bytes()).unwrap();
+            return;
+        }
+        let name = "the_user_of_a_peer_is_known_in_every_pid_namespace";
+        let mut inside = apart(std::env::current_exe().unwrap().as_os_str());
+        let status = inside.arg(name).env(INSIDE, "1").stdin(b).status().unwrap();
+        assert!(status.success(), "{status}");
     }
 
     #[test]

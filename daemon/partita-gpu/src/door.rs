@@ -10,7 +10,7 @@ use partita_wire::call::{Call, CallAnswer, CallMismatch, MAX_CALL_BYTES};
 use partita_wire::message::{self, MessageError};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred, socket_type};
+use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_type};
 use rustix::net::{SocketAddrUnix, SocketFlags, SocketType, accept_with, getsockname};
 use std::ffi::OsStr;
 use std::io;
@@ -88,8 +88,8 @@ impl Door {
     fn receive(&self) -> Result<Caller, MessageError> {
         let system = |step| move |source| MessageError::System { step, source };
         let socket = accept_with(&self.listener, SocketFlags::CLOEXEC).map_err(system("accept"))?;
-        let peer = socket_peercred(&socket).map_err(system("tell the peer of"))?.uid;
-        if !peer.is_root() && peer != rustix::process::geteuid() {
+        let peer = message::peer_user(&socket).map_err(system("tell the peer of"))?;
+        if peer != 0 && peer != rustix::process::geteuid().as_raw() {
             return Err(MessageError::System { step: "accept a stranger on", source: Errno::PERM });
         }
         for which in [Timeout::Recv, Timeout::Send] {

@@ -16,7 +16,7 @@ use partita_wire::message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, Stat, fstat, major, minor};
 use rustix::io::{Errno, ioctl_fionbio};
-use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
     AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect, listen,
     socket_with,
@@ -215,7 +215,7 @@ fn bounded(socket: &OwnedFd, patience: Duration) -> Result<(), Errno> {
 
 /// Anybody may take an abstract name, and anybody may connect to one.
 fn is_own_user(socket: &OwnedFd) -> bool {
-    socket_peercred(socket).is_ok_and(|peer| peer.uid == geteuid())
+    message::peer_user(socket).is_ok_and(|peer| peer == geteuid().as_raw())
 }
 
 /// A run that wants the spare.
