@@ -36,7 +36,7 @@ impl fmt::Debug for Stop {
 mod tests {
     use super::*;
     use crate::{WorkerOptions, cancel, choose, count, parse, parse_until, verify};
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     const TEXT: &str = ".version 8.0\n.target sm_75\n.address_size 64\n\
         .visible .entry a(.param .u64 p) { trap; }\n.visible .entry b() { ret; }\n";
@@ -61,5 +61,22 @@ mod tests {
         assert!(verify(&module).is_err());
         assert!(parse_until(TEXT, &stop).is_err());
         assert!(parse(TEXT).is_ok());
+    }
+
+    /// Debug builds check what passes have made, and cannot say anything of it then.
+    #[test]
+    fn a_pass_may_be_stopped_at_any_question() {
+        let mut ended = 0;
+        for most in 1..100 {
+            let asked = Arc::new(AtomicUsize::new(0));
+            let count = Arc::clone(&asked);
+            let stop = Stop::when(move || count.fetch_add(1, Ordering::Relaxed) >= most);
+            let Ok(module) = parse_until(TEXT, &stop) else { continue };
+            let _ = choose(&module, &WorkerOptions::default());
+            let _ = cancel(&module, &[]);
+            let _ = count::beside(&module, &|_| true);
+            ended += usize::from(asked.load(Ordering::Relaxed) > most);
+        }
+        assert!(ended > 10, "{ended}");
     }
 }
