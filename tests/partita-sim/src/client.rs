@@ -5,8 +5,9 @@
 //! no choice. A faulty client may get any answer. It may not change a healthy client's memory,
 //! prevent a healthy client's end, or leave anything behind.
 
+use crate::images::{GOOD_IMAGE, KERNELS};
 use crate::random::Random;
-use crate::world::{Arena, GOOD_IMAGE, Reply, World};
+use crate::world::{Arena, Reply, World};
 use partita_device::AddressRange;
 use partita_engine::{CloseReason, Payload, SessionGrant, SessionIdentity};
 use partita_model::request::{
@@ -591,8 +592,7 @@ fn arguments(count: u32, k: u32) -> [u8; 8] {
 
 /// A kernel's index in the module, which keeps the text's order.
 fn kernel_index(name: &str) -> u32 {
-    let names =
-        crate::world::KERNELS.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
+    let names = KERNELS.lines().filter_map(|line| line.strip_prefix(".visible .entry "));
     let index = names.map(|rest| rest.split('(').next()).position(|found| found == Some(name));
     index.and_then(|index| u32::try_from(index).ok()).expect("a kernel of the text")
 }

@@ -8,6 +8,7 @@
 //! | module | subject |
 //! | --- | --- |
 //! | [`world`] | stands for the data plane's shell: passes requests to the engine, carries out its actions, advances time |
+//! | [`images`] | the clients' module, as the data plane prepares it |
 //! | [`client`] | what clients do, and what a healthy one must find in its memory |
 //! | [`residents`] | the applications on each SM over time, from the trace |
 //! | [`play`] | one seed from the first client to the last check |
@@ -25,6 +26,7 @@
 
 pub mod client;
 pub mod fickle;
+pub mod images;
 pub mod play;
 pub mod random;
 pub mod residents;

@@ -4,29 +4,20 @@
 //! steps of the play to prepare, and their sessions may have ended by then. Replies are matched
 //! with requests. The invariants are checked at every step.
 
+use crate::images;
 use crate::residents::{GLANCE, longest_meeting, patience};
 use partita_device::{Activity, Device, DeviceError, Horizon, HostMemory};
 use partita_emu::EmulatedGpu;
 use partita_engine::{
-    Action, CloseReason, Engine, EngineConfig, FormsOf, LoadedModule, Payload, PrepareError,
-    PreparedModule, Purpose, SessionGrant, SessionIdentity, Source,
+    Action, CloseReason, Engine, EngineConfig, FormsOf, LoadedModule, Payload, Purpose,
+    SessionGrant, SessionIdentity, Source,
 };
-use partita_gpu::prepare::{Bounds, Target, prepare_forms, prepare_within};
-use partita_gpu::uploads::Image;
-use partita_model::ImageKind;
+use partita_gpu::prepare::prepare_forms;
 use partita_model::request::{ArenaRange, ImageId, ModuleHandle, Request, Secret};
-use partita_model::{
-    CudaResult, Limits, Nanos, Originals, PartitionReport, SessionId, Sharing, Timekeeping,
-};
+use partita_model::{CudaResult, Nanos, PartitionReport, SessionId, Sharing, Timekeeping};
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
-
-/// The kernels of the clients.
-pub const KERNELS: &str = include_str!("kernels.ptx");
-
-/// The image of [`KERNELS`]; every other is broken.
-pub const GOOD_IMAGE: ImageId = ImageId(1);
 
 /// The memory that a client shares with the daemon. It grows as it is used.
 #[derive(Debug, Default)]
@@ -85,19 +76,6 @@ struct Preparing {
 enum Wanted {
     Module(ModuleHandle, ImageId),
     Forms(FormsOf, Source, Arc<LoadedModule>),
-}
-
-/// Memory, in MiB, in which no module has room for all its forms. They come when kernels are
-/// launched.
-const LITTLE_MIB: u32 = 1;
-
-/// Every third session has modules whose forms come later.
-fn bounds(session: SessionId) -> Bounds {
-    let mut limits = Limits::default();
-    if session.0.is_multiple_of(3) {
-        limits.prepare_mib = LITTLE_MIB;
-    }
-    Bounds { limits, ..Bounds::default() }
 }
 
 /// An engine, a device, and what stands between them and the clients.
@@ -255,11 +233,11 @@ impl World {
             let sharing = self.device.sharing();
             match wanted {
                 Wanted::Module(module, image) => {
-                    let result = image_of(image, sharing, &purpose, &bounds(session));
+                    let result = images::prepared(image, sharing, purpose, session);
                     self.engine.handle_prepared(&mut self.device, session, module, result);
                 }
                 Wanted::Forms(of, source, loaded) => {
-                    let target = target(sharing);
+                    let target = images::target(sharing);
                     let result = prepare_forms(&source, of.kernel, &loaded, target, &purpose)
                         .map(|prepared| prepared.module);
                     self.engine.handle_forms(&mut self.device, session, of, result);
@@ -414,27 +392,4 @@ impl World {
     pub fn into_log(self) -> Vec<String> {
         self.log.unwrap_or_default()
     }
-}
-
-fn target(sharing: Sharing) -> Target {
-    Target { originals: Originals::Alone, ..Target::from(sharing) }
-}
-
-fn image_of(
-    image: ImageId,
-    sharing: Sharing,
-    purpose: &Purpose,
-    bounds: &Bounds,
-) -> Result<PreparedModule, PrepareError> {
-    let text = if image == GOOD_IMAGE {
-        KERNELS
-    } else {
-        ".version 8.4\n.target sm_90\n.visible .entry broken( {"
-    };
-    let image = Image {
-        kind: ImageKind::Ptx,
-        unpacked_bytes: text.len() as u64,
-        bytes: Arc::from(text.as_bytes()),
-    };
-    prepare_within(&image, target(sharing), purpose, bounds).map(|prepared| prepared.module)
 }

@@ -9,7 +9,8 @@ use partita_model::request::{Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{
     Dim3, Nanos, Originals, PartitionerKind, PolicyConfig, SessionId, Sharing, TenantId, Terms,
 };
-use partita_sim::world::{GOOD_IMAGE, World};
+use partita_sim::images::GOOD_IMAGE;
+use partita_sim::world::World;
 
 const MODULE: ModuleHandle = ModuleHandle(1);
 const BLOCK: u32 = 256;

@@ -11,8 +11,9 @@ use partita_model::{
     TenantId, Terms, TraceEntry,
 };
 use partita_policy::{Even, Sample, Selected, Selector};
+use partita_sim::images::{GOOD_IMAGE, KERNELS};
 use partita_sim::residents::{GLANCE, longest_meeting, patience};
-use partita_sim::world::{GOOD_IMAGE, KERNELS, World};
+use partita_sim::world::World;
 use std::collections::BTreeMap;
 
 const MODULE: ModuleHandle = ModuleHandle(1);

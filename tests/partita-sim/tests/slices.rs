@@ -7,7 +7,8 @@ use partita_emu::{EmulatedGpu, Options, Spec};
 use partita_engine::{EngineConfig, Payload, Rests, SessionIdentity};
 use partita_model::request::{Launch, ModuleHandle, Request, StreamHandle};
 use partita_model::{Dim3, KernelReport, Nanos, SessionId, TenantId, Terms};
-use partita_sim::world::{GOOD_IMAGE, KERNELS, World};
+use partita_sim::images::{GOOD_IMAGE, KERNELS};
+use partita_sim::world::World;
 
 const MODULE: ModuleHandle = ModuleHandle(1);
 /// CTAs of a warp each, of which an SM holds one, by their shared memory.
