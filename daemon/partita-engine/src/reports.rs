@@ -85,6 +85,11 @@ impl Engine {
         let (selector, partitioner) = policy.names();
         let current = policy.current();
         let stuck = self.machines.launches.stuck_sentences();
+        let lingering = self.machines.handover.lingering().all().into_iter().map(|(id, sms)| {
+            format!(
+                "{id} has lost SMs {sms}, and CTAs of it are still there: others work beside them."
+            )
+        });
         let of_target = |(id, _)| {
             let target = self.machines.observer.account(id)?.target()?;
             Some(explain_target(id, &target))
@@ -97,7 +102,13 @@ impl Engine {
             stage: current.map(|record| record.stage.clone()).unwrap_or_default(),
             stalled: self.machines.handover.stalled(),
             gated: policy.orders().gated,
-            why: self.explanation().into_iter().chain(targets).chain(stuck).collect(),
+            why: self
+                .explanation()
+                .into_iter()
+                .chain(targets)
+                .chain(lingering)
+                .chain(stuck)
+                .collect(),
             decisions: policy.records().cloned().collect(),
         }
     }

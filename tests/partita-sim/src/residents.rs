@@ -57,7 +57,8 @@ impl Grants {
     }
 
     /// The first moment, between two, from which on one of two applications had an SM on which CTAs
-    /// of the other lingered. They were there when the other lost the SM, `patience` before.
+    /// of the other lingered. They were there when the other lost the SM, `patience` before or
+    /// earlier; it may have had the SM again meanwhile.
     fn joined(
         &self,
         [one, other]: [Guest; 2],
@@ -67,9 +68,8 @@ impl Grants {
     ) -> Option<Nanos> {
         let times = |id| self.0.get(&(id, sm)).map_or(&[][..], Vec::as_slice);
         let lingers = |loser: Guest, given: Nanos| {
-            let losses = times(loser.application).iter().map(|(_, lost)| *lost);
-            let last = losses.filter(|lost| *lost <= given).max();
-            last.is_some_and(|lost| loser.since <= lost && given.0 - lost.0 >= patience.0)
+            let mut losses = times(loser.application).iter().map(|(_, lost)| *lost);
+            losses.any(|lost| loser.since <= lost && lost.0.saturating_add(patience.0) <= given.0)
         };
         let joins = |loser: Guest, winner: Guest| {
             let held = times(winner.application).iter();
@@ -237,8 +237,10 @@ mod tests {
         assert_eq!(with(&handed(24), [30, 91]), Ok(Nanos(60)), "too early");
         assert_eq!(with(&handed(25), [22, 91]), Ok(Nanos(3)), "22 to 25");
         // It has had the SM again meanwhile.
-        let again = [(0, 1, true), (5, 1, false), (7, 1, true), (23, 1, false), (25, 2, true)];
-        assert_eq!(with(&again, [30, 91]), Ok(Nanos(60)));
+        let again =
+            |given| [(0, 1, true), (5, 1, false), (7, 1, true), (23, 1, false), (given, 2, true)];
+        assert_eq!(with(&again(24), [30, 91]), Ok(Nanos(60)));
+        assert_eq!(with(&again(25), [30, 91]), Ok(Nanos(0)));
         // What the second was given before is over.
         let before = [(0, 1, true), (2, 1, false), (25, 2, true), (28, 2, false)];
         assert_eq!(with(&before, [30, 91]), Ok(Nanos(60)));

@@ -187,4 +187,9 @@ fn two_share_an_sm_where_nobody_lingers() {
     aim(&mut handover, &targets(&[]));
     handover.advance(|_, _, _| Presence::Lingering);
     assert!(handover.is_pending() && handover.lingering.is_empty());
+    handover.aim(&targets(&[(B, "0")]), Nanos(50));
+    let lost = [(SmId(0), Nanos(50))];
+    assert_eq!(handover.given_away(A).collect::<Vec<_>>(), lost, "nobody waited before");
+    handover.aim(&targets(&[(B, "0")]), Nanos(60));
+    assert_eq!(handover.given_away(A).collect::<Vec<_>>(), lost);
 }

@@ -155,6 +155,7 @@ impl Launches {
             turn.push(Effect::HandOver);
         }
         // Others may wait until nobody lingers on their SMs.
+        self.hold_lingering(handover)?;
         handover.lingering_mut().see_off(|application, sm| self.is_on(application, sm));
         let (block, is_blank) = match &launch.run {
             Run::Original(original) => {

@@ -506,6 +506,8 @@ impl Claims {
             own,
             is_kept,
             seen: Telemetry::default(),
+            seen_at: Nanos::default(),
+            looked_at: Nanos::default(),
             is_signalled: false,
             is_outdated: false,
             counted: first,

@@ -350,6 +350,10 @@ pub(super) struct Claims {
     /// The device keeps the main grid to these.
     pub(super) is_kept: bool,
     pub(super) seen: Telemetry,
+    /// When that held, at least: a look may tell what was asked for by the one before.
+    pub(super) seen_at: Nanos,
+    /// The last look.
+    pub(super) looked_at: Nanos,
     /// Whether the gates have changed since then.
     pub(super) is_signalled: bool,
     /// Whether the device has been asked for what came of that, and has not told yet.

@@ -6,9 +6,9 @@
 //! another's kernel waiting that must be alone is ended: its session fails with
 //! `CUDA_ERROR_LAUNCH_TIMEOUT`. Time does not count while all its workers wait on stalled SMs.
 //!
-//! A launch that has lost SMs has as much time to leave them. The time counts from the loss, for as
-//! long as nothing of the launch completes. Where its other CTAs complete, those on lost SMs have
-//! the time of a kernel that runs alone.
+//! A launch that has lost SMs has as much time to leave them. The time counts from the first loss
+//! since something of the launch has completed. Where its other CTAs complete, those on lost SMs
+//! have the time of a kernel that runs alone.
 //!
 //! An emulated GPU may take minutes of the host's time for a second of device time. So a launch
 //! that is in the way is judged by host time too: by the time for which the device ran, no CTA was
@@ -44,6 +44,8 @@ pub(crate) struct Watch {
     completed: u64,
     /// The time without progress, once that is longer than the limit.
     stuck: Option<Nanos>,
+    /// When SMs were lost on which the launch was still seen, of the first time since then.
+    lost: Option<Nanos>,
     held_up: HeldUp,
 }
 
@@ -60,6 +62,7 @@ impl Watch {
             since: now,
             completed: 0,
             stuck: None,
+            lost: None,
             held_up: HeldUp { time: Nanos(0), completed: 0 },
         }
     }
@@ -73,7 +76,6 @@ impl Watch {
 /// For how long workers may stay on SMs that they have lost until others work beside them.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
-    now: Nanos,
     device: Nanos,
     host: Nanos,
 }
@@ -81,7 +83,7 @@ pub(crate) struct Patience {
 impl Patience {
     pub(crate) fn of(turn: &Turn<'_>) -> Self {
         let [device, host] = turn.config().lingers_after();
-        Patience { now: turn.now(), device, host }
+        Patience { device, host }
     }
 }
 
@@ -124,7 +126,12 @@ impl Launches {
             }
             None => (turn.config().alone, 0, false),
         };
-        let stays = self.outstays(turn, handover, launch, moves);
+        let lost = self.lost_by(handover, launch);
+        let first = launch.watch.lost.filter(|_| !moves);
+        let first = first.or(lost.iter().map(|(_, lost)| *lost).min());
+        let stays = launch.outstays(turn, &lost, first.filter(|_| !moves));
+        self.known_mut(id)?.watch.lost = first;
+        let launch = self.known(id)?;
         if !stays.is_empty() {
             let (session, kernel) = (launch.place.session, &launch.spec.kernel.name);
             let text = format!(
@@ -142,7 +149,7 @@ impl Launches {
         let launch = self.known_mut(id)?;
         if moves {
             let held_up = HeldUp { time: Nanos(0), completed };
-            launch.watch = Watch { since: now, completed, stuck: None, held_up };
+            launch.watch = Watch { since: now, completed, stuck: None, lost: None, held_up };
             return Ok(());
         }
         let is_new = launch.watch.stuck.replace(time).is_none();
@@ -214,26 +221,13 @@ impl Launches {
         Ok(())
     }
 
-    /// The SMs that the launch should have left by now. `moves`: some of it has completed just now.
-    fn outstays(
-        &self,
-        turn: &Turn<'_>,
-        handover: &Handover,
-        launch: &Launch,
-        moves: bool,
-    ) -> SmSet {
+    /// The SMs that the launch was still seen on when they were others', and when it lost them.
+    fn lost_by(&self, handover: &Handover, launch: &Launch) -> Vec<(SmId, Nanos)> {
         if !handover.is_pending() && handover.lingering().is_empty() {
-            return SmSet::EMPTY;
+            return Vec::new();
         }
-        let (now, config) = (turn.now(), turn.config());
-        let is_over = |lost: Nanos| {
-            let still = now.saturating_sub(lost.max(launch.watch.since));
-            let is_stuck = launch.is_claiming() && !moves && still >= config.no_progress;
-            is_stuck || now.saturating_sub(lost) >= config.alone
-        };
         let lost = handover.given_away(launch.place.application);
-        let over = lost.filter(|(sm, lost)| launch.may_be_on(*sm) && is_over(*lost));
-        over.map(|(sm, _)| sm).collect()
+        lost.filter(|(sm, _)| launch.was_seen_on(*sm)).collect()
     }
 
     /// Whether others have been given SMs that the launch holds, or wait until it is over.
@@ -269,13 +263,39 @@ impl Launches {
 }
 
 impl Launch {
+    /// Whether CTAs of the launch are on an SM. What a look has not told yet does not count.
+    fn was_seen_on(&self, sm: SmId) -> bool {
+        match self.claims() {
+            Some(claims) => !claims.is_outdated && claims.seen.live_at(sm) > 0,
+            None => self.may_be_on(sm),
+        }
+    }
+
+    /// The time of which something is known of the launch.
+    fn known_at(&self, now: Nanos) -> Nanos {
+        self.claims().map_or(now, |claims| claims.seen_at.min(now))
+    }
+
+    /// Those of its lost SMs that the launch should have left by now. `first` is its first loss
+    /// since something of it has completed; `None` where something just has.
+    fn outstays(&self, turn: &Turn<'_>, lost: &[(SmId, Nanos)], first: Option<Nanos>) -> SmSet {
+        let (now, config) = (self.known_at(turn.now()), turn.config());
+        let is_past = |since: Nanos, limit| now.saturating_sub(since) >= limit;
+        let began = self.begun.unwrap_or(turn.now());
+        let is_stuck = self.is_claiming()
+            && first.is_some_and(|first| is_past(first.max(self.watch.since), config.no_progress));
+        let is_over = |lost: Nanos| is_stuck || is_past(lost.max(began), config.alone);
+        lost.iter().filter(|(_, lost)| is_over(*lost)).map(|(sm, _)| *sm).collect()
+    }
+
     /// Whether workers of the launch have stayed for long on an SM that it lost at a time. Of other
     /// forms the ledger holds no room.
     pub(super) fn lingers_on(&self, sm: SmId, lost: Nanos, patience: Patience) -> bool {
-        let Some(claims) = self.claims().filter(|claims| !claims.is_outdated) else { return false };
-        let stayed = patience.now.saturating_sub(lost);
-        let is_long = stayed >= patience.device || self.watch.held_up.time >= patience.host;
-        is_long && claims.seen.live_at(sm) > 0
+        let Some(claims) = self.claims().filter(|_| self.was_seen_on(sm)) else { return false };
+        let first = self.watch.lost.map_or(lost, |first| first.min(lost));
+        let stayed = claims.seen_at.saturating_sub(first);
+        claims.seen_at >= lost
+            && (stayed >= patience.device || self.watch.held_up.time >= patience.host)
     }
 }
 

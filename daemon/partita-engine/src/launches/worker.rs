@@ -282,7 +282,9 @@ impl Launches {
         id: LaunchId,
     ) -> Result<Option<Observed>, Bug> {
         let launch = self.records.get_mut(&id).ok_or(Bug::NoLaunch(id))?;
-        let Some(claims) = launch.claims() else { return Ok(None) };
+        let now = turn.now();
+        let Some(claims) = launch.claims_mut() else { return Ok(None) };
+        let asked = std::mem::replace(&mut claims.looked_at, now);
         let seen = match self.blocks.read_lately(turn.device, claims.block) {
             Ok(Some(seen)) => seen,
             Ok(None) => {
@@ -300,7 +302,7 @@ impl Launches {
         let came = seen.registered_total().saturating_sub(claims.seen.registered_total());
         // A ticket registers on foreign SMs too; one that has come to stay claims.
         let claimed = seen.next > claims.seen.next;
-        let (now, main_done, fault) = (turn.now(), launch.main_done, seen.fault);
+        let (main_done, fault) = (launch.main_done, seen.fault);
         let has_tasks = seen.next < launch.spec.total();
         let mut gave_up = false;
         match &mut launch.run {
@@ -320,7 +322,7 @@ impl Launches {
         let claims = launch.claims_mut().ok_or(Bug::WrongForm(id))?;
         let before = claims.counted;
         claims.counted = before.max(seen.completed);
-        claims.seen = seen;
+        (claims.seen, claims.seen_at) = (seen, asked);
         (claims.is_signalled, claims.is_outdated) = (false, false);
         let after = claims.counted;
         let application = launch.place.application;

@@ -273,10 +273,10 @@ impl Machines {
             }
             let name = self.sessions.application(id).map_or("", |a| &a.name);
             let text = format!(
-                "{id} ({name}) has lost SMs {new}, and its CTAs there do not end: the SMs' new \
+                "{id} ({name}) has lost SMs {new}, and CTAs there have not ended: the SMs' new \
                  owners work beside them, where these leave room"
             );
-            turn.log(LogLevel::Warning, id, text);
+            turn.log(LogLevel::Info, id, text);
         }
     }
 

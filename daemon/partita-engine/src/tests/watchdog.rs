@@ -17,12 +17,16 @@ fn world(can_cancel: bool) -> World {
     world
 }
 
-fn warnings(world: &World) -> Vec<&str> {
-    let warning = |action| match action {
-        &Action::Log { level: LogLevel::Warning, ref text, .. } => Some(text.as_str()),
+fn logged(world: &World, wanted: LogLevel) -> Vec<&str> {
+    let line = |action| match action {
+        &Action::Log { level, ref text, .. } => Some(text.as_str()).filter(|_| level == wanted),
         _ => None,
     };
-    world.actions.iter().filter_map(warning).collect()
+    world.actions.iter().filter_map(line).collect()
+}
+
+fn warnings(world: &World) -> Vec<&str> {
+    logged(world, LogLevel::Warning)
 }
 
 #[test]
@@ -116,9 +120,11 @@ fn others_work_beside_what_lingers_on_sms_that_it_has_lost() {
         assert_eq!(world.partition(second), SmSet::EMPTY, "it is given time to leave");
         world.run_for(30);
         assert_eq!(world.partition(second), SmSet::range(4, 4));
-        let told: Vec<_> = warnings(&world).into_iter().filter(|t| t.contains("beside")).collect();
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(told[0].contains("has lost SMs 4-7"), "{told:?}");
+        let told = logged(&world, LogLevel::Info);
+        let told: Vec<_> = told.into_iter().filter(|text| text.contains("beside")).collect();
+        assert!(told.len() == 1 && told[0].contains("has lost SMs 4-7"), "{told:?}");
+        let why = world.engine.policy_report().why.join("\n");
+        assert!(why.contains("has lost SMs 4-7, and CTAs of it are still there"), "{why}");
         assert_eq!(world.synchronize(b), 0);
         // 400 CTAs of 5 us in 16 places.
         assert!(world.device.now < 600_000, "{}", world.device.now);
@@ -130,6 +136,35 @@ fn others_work_beside_what_lingers_on_sms_that_it_has_lost() {
         world.close(a, CloseReason::Died);
         world.finish();
     }
+}
+
+#[test]
+fn others_that_come_again_find_their_sms_at_once_and_the_limit_goes_on() {
+    let mut world = world(true);
+    let limits = Limits { no_progress_ms: 10, alone_ms: 30, ..Limits::default() };
+    world.engine.set_limits(&limits);
+    let (a, first) = half_full(&mut world, SPIN);
+    let (b, second) = world.session();
+    world.start(b, 0, MEDIUM, 100);
+    assert_eq!(world.synchronize(b), 0);
+    assert!(world.device.now > 1_300_000, "{}", world.device.now);
+    let mut rounds = 0;
+    while world.device.now < 9_000_000 {
+        // Long enough for the first to have all SMs again.
+        world.run_for(1_000);
+        assert_eq!(world.partition(first), SmSet::range(0, 8), "{rounds}");
+        let before = world.device.now;
+        world.start(b, 0, MEDIUM, 100);
+        assert_eq!(world.synchronize(b), 0);
+        assert!(world.device.now < before + 80_000, "{rounds}: {}", world.device.now - before);
+        rounds += 1;
+    }
+    assert!(rounds > 2 && warnings(&world).iter().all(|text| !text.contains("it is ended")));
+    world.start(b, 0, MEDIUM, 4_000);
+    assert_eq!(world.synchronize(a), TIMEOUT);
+    assert!((10_300_000..10_600_000).contains(&world.device.now), "{}", world.device.now);
+    assert_eq!((world.synchronize(b), world.partition(second).len()), (0, 8));
+    world.finish();
 }
 
 #[test]
