@@ -76,7 +76,7 @@ impl Tenure {
             Tenure::Held(by) if owner == Some(by) => self,
             Tenure::Draining { from, .. } if owner == Some(from) => Tenure::Promised(from),
             Tenure::Held(from) => Tenure::Draining { from, to: owner, since: now },
-            // Who holds what nobody waits for is not late.
+            // Nobody has waited for the SM yet, so its holder is not late.
             Tenure::Draining { from, to: None, .. } => {
                 Tenure::Draining { from, to: owner, since: now }
             }

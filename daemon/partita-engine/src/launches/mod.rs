@@ -200,29 +200,32 @@ impl Launches {
 
     /// Holds the ledger's room for workers that were on SMs when their application got these again.
     pub(crate) fn hold_regained(&self, handover: &mut Handover, gain: &Granted) -> Result<(), Bug> {
-        let gained = gain.to.difference(&gain.from);
-        for id in self.claiming_of(gain.application) {
-            let launch = self.known(id)?;
-            let seen = &launch.claims().ok_or(Bug::WrongForm(id))?.seen;
-            for sm in gained.iter().filter(|&sm| seen.live_at(sm) > 0) {
-                let stream = launch.place.stream;
-                let held = handover.ledger().held(stream, id, sm).max(seen.live_at(sm));
-                handover.ledger_mut().set(stream, id, sm, held)?;
-            }
-        }
-        Ok(())
+        self.hold_seen(handover, gain.application, gain.to.difference(&gain.from), u16::max)
     }
 
     /// Holds the ledger's room for workers that linger on others' SMs.
     pub(crate) fn hold_lingering(&self, handover: &mut Handover) -> Result<(), Bug> {
         for (application, sms) in handover.lingering().all() {
-            for id in self.claiming_of(application) {
-                let launch = self.known(id)?;
-                let seen = &launch.claims().ok_or(Bug::WrongForm(id))?.seen;
-                for sm in sms.iter() {
-                    let stream = launch.place.stream;
-                    handover.ledger_mut().set(stream, id, sm, seen.live_at(sm))?;
-                }
+            self.hold_seen(handover, application, sms, |_, seen| seen)?;
+        }
+        Ok(())
+    }
+
+    /// Enters as many workers on these SMs as `choose` says, by those entered and those seen.
+    fn hold_seen(
+        &self,
+        handover: &mut Handover,
+        application: ApplicationId,
+        sms: SmSet,
+        choose: impl Fn(u16, u16) -> u16,
+    ) -> Result<(), Bug> {
+        for id in self.claiming_of(application) {
+            let launch = self.known(id)?;
+            let seen = &launch.claims().ok_or(Bug::WrongForm(id))?.seen;
+            let stream = launch.place.stream;
+            for sm in sms.iter() {
+                let count = choose(handover.ledger().held(stream, id, sm), seen.live_at(sm));
+                handover.ledger_mut().set(stream, id, sm, count)?;
             }
         }
         Ok(())

@@ -127,16 +127,17 @@ impl Launches {
             None => (turn.config().alone, 0, false),
         };
         let lost = self.lost_by(handover, launch);
-        let first = launch.watch.lost.filter(|_| !moves);
-        let first = first.or(lost.iter().map(|(_, lost)| *lost).min());
-        let stays = launch.outstays(turn, &lost, first.filter(|_| !moves));
+        let first = launch.watch.lost.or(lost.iter().map(|(_, lost)| *lost).min());
+        let first = first.filter(|_| !moves);
+        let stays = launch.outstays(turn, &lost, first);
         self.known_mut(id)?.watch.lost = first;
         let launch = self.known(id)?;
         if !stays.is_empty() {
             let (session, kernel) = (launch.place.session, &launch.spec.kernel.name);
             let text = format!(
-                "kernel `{kernel}` is still on SMs {stays}, which it lost long ago, and others \
-                 wait for its SMs: it is ended"
+                "kernel `{kernel}` has not left SMs {stays}, which others were given, within the \
+                 limit (`no_progress_ms` or `alone_ms` of the configuration), and others wait for \
+                 its SMs: it is ended"
             );
             turn.fail(session, CudaResult::ERROR_LAUNCH_TIMEOUT, text);
             return Ok(());
@@ -271,15 +272,12 @@ impl Launch {
         }
     }
 
-    /// The time of which something is known of the launch.
-    fn known_at(&self, now: Nanos) -> Nanos {
-        self.claims().map_or(now, |claims| claims.seen_at.min(now))
-    }
-
     /// Those of its lost SMs that the launch should have left by now. `first` is its first loss
     /// since something of it has completed; `None` where something just has.
     fn outstays(&self, turn: &Turn<'_>, lost: &[(SmId, Nanos)], first: Option<Nanos>) -> SmSet {
-        let (now, config) = (self.known_at(turn.now()), turn.config());
+        let config = turn.config();
+        // What a look tells holds as of then.
+        let now = self.claims().map_or(turn.now(), |claims| claims.seen_at);
         let is_past = |since: Nanos, limit| now.saturating_sub(since) >= limit;
         let began = self.begun.unwrap_or(turn.now());
         let is_stuck = self.is_claiming()

@@ -252,8 +252,8 @@ impl Machines {
         self.tell_settled(turn);
     }
 
-    /// Keeps the ledger's room for workers that linger on others' SMs, and forgets those that have
-    /// gone.
+    /// The ledger keeps room for workers that linger on others' SMs. Workers that have gone linger
+    /// no more.
     fn look_after_lingering(&mut self, turn: &mut Turn<'_>) {
         if self.handover.lingering().is_empty() {
             return;

@@ -129,7 +129,7 @@ fn others_work_beside_what_lingers_on_sms_that_it_has_lost() {
         // 400 CTAs of 5 us in 16 places.
         assert!(world.device.now < 600_000, "{}", world.device.now);
         assert_eq!((0..8).map(|sm| world.device.workers(sm)).collect::<Vec<_>>(), [4; 8]);
-        // Who has no work leaves the SMs to the first again, which is in nobody's way then.
+        // The second application has no work, so the first gets its SMs again and goes on.
         world.run_for(5_000);
         assert_eq!(world.partition(first), SmSet::range(0, 8));
         assert!(!warnings(&world).iter().any(|text| text.contains("it is ended")));

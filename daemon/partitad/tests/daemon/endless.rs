@@ -42,7 +42,7 @@ AGAIN:
 const TIMEOUT: i32 = 702;
 const ROUNDS: u32 = 20;
 
-/// A session whose endless kernel has been launched with so many CTAs of 128 threads.
+/// A session that has launched an endless kernel, of `ctas` CTAs of 128 threads.
 fn endless(daemon: &Daemon, kernel: u32, ctas: u32) -> Session {
     let session = Session::connect(&daemon.sockets()).unwrap();
     let image = image::select(PTX.as_bytes(), session.facts().compute_capability).unwrap();
