@@ -337,8 +337,6 @@ impl Shell {
         self.engine.set_terms_rules(self.device.as_mut(), rules, askers);
     }
 
-    /// Kernels that rest by the host's time end their rest without calls. On a device whose time
-    /// advances by itself, the engine's timers expire without calls.
     /// Whether the engine looks again sooner than the owner would wake up from a sleep, because SMs
     /// change hands. Only a device with news keeps time while the owner sleeps.
     fn is_tick_soon(&self) -> bool {
@@ -346,6 +344,8 @@ impl Shell {
         timer.is_some_and(|timer| timer.saturating_sub(self.device.now()) <= SOON)
     }
 
+    /// Kernels that rest by the host's time end their rest without calls. On a device whose time
+    /// advances by itself, the engine's timers expire without calls.
     fn pause_until_news(&self) -> Pause {
         if let Some(at) = self.engine.rest_ends() {
             return Pause::For(at.saturating_sub(self.host_now()));

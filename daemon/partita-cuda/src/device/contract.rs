@@ -200,7 +200,7 @@ impl Device for CudaDevice {
         self.streams.enqueue(stream, operation, task)?;
         if !self.lost {
             let mut ended = std::mem::take(&mut self.ended);
-            let result = self.submit(&mut ended);
+            let result = self.submit(Some(stream), &mut ended);
             self.ended = ended;
             match result {
                 Ok(()) => {}

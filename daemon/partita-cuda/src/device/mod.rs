@@ -31,7 +31,7 @@ use output::Printing;
 use partita_device::{AddressRange, DeviceError, Event, Guards, ModuleFacts, Phase};
 use partita_model::{
     Bytes, Calibration, ComputeCapability, DeviceAddress, DeviceFacts, DeviceKind, ModuleId, SmSet,
-    Timekeeping, WindowId,
+    StreamId, Timekeeping, WindowId,
 };
 use phases::Phases;
 use std::collections::{BTreeMap, BTreeSet};
@@ -377,7 +377,7 @@ impl CudaDevice {
         let mut ended = std::mem::take(&mut self.ended);
         self.streams.take_ended(&self.clock, &mut ended)?;
         self.zeros.tick()?;
-        match self.submit(&mut ended) {
+        match self.submit(None, &mut ended) {
             // The driver may be out of memory for a moment; the next poll submits the operation
             // again.
             Err(failure) if !failure.ends_the_device() => {
@@ -393,7 +393,8 @@ impl CudaDevice {
         Ok(())
     }
 
-    fn submit(&mut self, ended: &mut Vec<Ended>) -> Result<(), Failure> {
+    /// Submits what the device can take: of all streams, or of one to which something was appended.
+    fn submit(&mut self, of: Option<StreamId>, ended: &mut Vec<Ended>) -> Result<(), Failure> {
         if self.phases.phase() == Phase::Closed {
             return Ok(());
         }
@@ -405,11 +406,14 @@ impl CudaDevice {
             locked: &mut self.locked,
             zeroed: &|task| zeros.before(task),
             drains: self.phases.phase() == Phase::Draining,
-            now: self.clock.now(),
+            clock: &self.clock,
             place_of: &|address| windows.place_of(DeviceAddress(address), 8),
             count_of: &|module, kernel| printing.get(&module)?.count_for(kernel),
         };
-        let result = self.streams.submit(&mut rest, ended);
+        let result = match of {
+            Some(stream) => self.streams.submit_appended(stream, &mut rest, ended),
+            None => self.streams.submit(&mut rest, ended),
+        };
         for memory in self.locked.take_wanted() {
             self.loader.lock(memory);
         }

@@ -1,7 +1,7 @@
 //! The ends of operations.
 
 use super::parts::SMALL;
-use super::{COUNT_BYTES, Ended, Streams};
+use super::{COUNT_BYTES, Ended, Logical, Streams};
 use crate::clock::Clock;
 use crate::driver::Failure;
 use partita_device::Outcome;
@@ -48,11 +48,7 @@ impl Streams {
                 if !flight.event.is_reached()? {
                     break;
                 }
-                let Some(flight) =
-                    self.streams.get_mut(&id).and_then(|stream| stream.flight.pop_front())
-                else {
-                    break;
-                };
+                let Some(flight) = self.streams.get_mut(&id).and_then(Logical::end) else { break };
                 let time = clock.time_of(&flight.event);
                 let last = self.on_device.get(&flight.operation);
                 if last.is_some_and(|last| Arc::ptr_eq(last, &flight.event)) {

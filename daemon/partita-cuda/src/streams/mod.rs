@@ -22,6 +22,7 @@ mod parts;
 
 pub(crate) use parts::Portion;
 
+use crate::clock::Clock;
 use crate::code::Loaded;
 use crate::device::Placed;
 use crate::driver::{Context, Event, Failure, Pinned, Place, Registered, Stream};
@@ -82,6 +83,8 @@ struct Flight {
 struct Logical {
     queue: VecDeque<Queued>,
     flight: VecDeque<Flight>,
+    /// Calls of the driver that `flight` holds.
+    calls: usize,
     lane: Option<usize>,
     /// Operations submitted since the stream got its lane.
     submitted: u32,
@@ -93,8 +96,21 @@ struct Logical {
 impl Logical {
     /// Whether a stream of the driver has room for more calls.
     fn has_room(&self, calls: usize) -> bool {
-        let begun: usize = self.flight.iter().map(|flight| flight.calls).sum();
-        begun == 0 || begun + calls <= DEPTH
+        self.calls == 0 || self.calls + calls <= DEPTH
+    }
+
+    /// An operation, or a part of one, is on the device.
+    fn begin(&mut self, flight: Flight) {
+        self.submitted = self.submitted.saturating_add(1);
+        self.calls += flight.calls;
+        self.flight.push_back(flight);
+    }
+
+    /// The first of those has ended.
+    fn end(&mut self) -> Option<Flight> {
+        let flight = self.flight.pop_front()?;
+        self.calls -= flight.calls;
+        Some(flight)
     }
 
     /// Whether a further part of the first operation would take staging memory that other copies
@@ -127,7 +143,7 @@ pub(crate) struct Rest<'a> {
     pub(crate) zeroed: &'a dyn Fn(&Task) -> Option<Mark>,
     /// Whether the device is to become idle: only grids of running launches go on.
     pub(crate) drains: bool,
-    pub(crate) now: Nanos,
+    pub(crate) clock: &'a Clock,
     /// Finds the place of an awaited word.
     pub(crate) place_of: &'a dyn Fn(u64) -> Option<Place>,
     /// Finds the count of what a kernel's module has printed, where the kernel may print.
@@ -278,6 +294,21 @@ impl Streams {
         self.queued.contains(&operation) || self.on_device.contains_key(&operation)
     }
 
+    /// Submits what the device can take of one stream, to which something was appended. Others may
+    /// have waited for that; they go with the next [`Streams::submit`].
+    pub(crate) fn submit_appended(
+        &mut self,
+        id: StreamId,
+        rest: &mut Rest<'_>,
+        ended: &mut Vec<Ended>,
+    ) -> Result<(), Failure> {
+        // Streams that wait for a lane come first.
+        if !self.starving.is_empty() {
+            return self.submit(rest, ended);
+        }
+        self.submit_of(id, rest, ended)
+    }
+
     /// Submits all operations that the device can take.
     pub(crate) fn submit(
         &mut self,
@@ -387,7 +418,7 @@ impl Streams {
             } else {
                 Outcome::Complete
             };
-            let (operation, time) = (head.operation, rest.now);
+            let (operation, time) = (head.operation, rest.clock.now());
             ended.push(Ended { operation, time, outcome, kernel: None, count: None });
             return Ok(Step::Gone);
         }
@@ -454,8 +485,7 @@ impl Streams {
         let recorded = target.record(&event);
         self.on_device.insert(operation, Arc::clone(&event));
         if let Some(stream) = self.streams.get_mut(&id) {
-            stream.submitted = stream.submitted.saturating_add(1);
-            stream.flight.push_back(Flight {
+            stream.begin(Flight {
                 operation,
                 is_part: !part.is_last,
                 calls: part.calls + usize::from(count.is_some()),

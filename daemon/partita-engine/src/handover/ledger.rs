@@ -218,15 +218,42 @@ impl Ledger {
 
     /// CTAs of a launch in `lane` that have room on `sm` beside all other streams.
     pub(crate) fn room(&self, sm: SmId, lane: Lane, cta: Usage) -> u16 {
-        #[cfg(test)]
-        if self.blind {
-            return self.occupancy(cta);
+        let mut found = 0;
+        self.each_room(&SmSet::from_iter([sm]), lane, cta, |_, room| found = room);
+        found
+    }
+
+    /// Tells [`Ledger::room`] of each SM of a set. Every launch is laid out over all SMs, and most
+    /// of them are used alike: the divisions are done once for SMs in a row that are.
+    pub(crate) fn each_room(
+        &self,
+        sms: &SmSet,
+        lane: Lane,
+        cta: Usage,
+        mut tell: impl FnMut(SmId, u16),
+    ) {
+        let own = self.streams.get(&lane.stream).map(|usage| usage.per_sm.as_slice());
+        let mut known = (self.capacity, self.occupancy(cta));
+        for (sm, total) in (0_u16..).map(SmId).zip(&self.per_sm) {
+            if !sms.contains(sm) {
+                continue;
+            }
+            let index = usize::from(sm.0);
+            let others = own.map_or(*total, |own| total.minus(own[index]));
+            let free = self.capacity.minus(others);
+            if free != known.0 {
+                known = (free, free.room_for(cta));
+            }
+            let mut room = known.1;
+            if !self.shared.is_empty() {
+                room = room.min(self.room_in_part(sm, lane, cta, |usage| usage.per_sm[index]));
+            }
+            #[cfg(test)]
+            if self.blind {
+                room = self.occupancy(cta);
+            }
+            tell(sm, room);
         }
-        let index = usize::from(sm.0);
-        let own = self.streams.get(&lane.stream);
-        let own = own.map_or(Usage::default(), |usage| usage.per_sm[index]);
-        let room = self.capacity.minus(self.per_sm[index].minus(own)).room_for(cta);
-        room.min(self.room_in_part(sm, lane, cta, |usage| usage.per_sm[index]))
     }
 
     /// The same, beside only those launches of other streams that may be running.

@@ -108,21 +108,30 @@ impl Handover {
     /// CTAs of a launch on one of these SMs, at most, where its application shares them.
     pub(super) fn quota(&self, sms: &SmSet, lane: Lane, cta: Usage) -> Option<u16> {
         self.part(lane.application)?;
-        let rooms = sms.iter().map(|sm| self.ledger().room(sm, lane, cta));
-        Some(rooms.max().unwrap_or(0))
+        let mut most = 0;
+        self.ledger().each_room(sms, lane, cta, |_, room| most = most.max(room));
+        Some(most)
     }
 }
 
 impl Ledger {
     /// The SMs of a set that have room for CTAs of a launch in `lane`, and for how many.
     pub(crate) fn rooms(&self, sms: &SmSet, lane: Lane, cta: Usage) -> Vec<(SmId, u16)> {
-        sms.iter().map(|sm| (sm, self.room(sm, lane, cta))).filter(|(_, room)| *room > 0).collect()
+        let mut rooms = Vec::with_capacity(sms.len().into());
+        self.each_room(sms, lane, cta, |sm, room| {
+            if room > 0 {
+                rooms.push((sm, room));
+            }
+        });
+        rooms
     }
 
     /// CTAs that may start on foreign SMs while every SM is given up to `rounds` of them.
     pub(super) fn burn(&self, own: &SmSet, lane: Lane, cta: Usage, rounds: u16) -> u64 {
         let foreign = self.sms().difference(own);
-        foreign.iter().map(|sm| u64::from(self.room(sm, lane, cta).min(rounds))).sum()
+        let mut burn = 0;
+        self.each_room(&foreign, lane, cta, |_, room| burn += u64::from(room.min(rounds)));
+        burn
     }
 }
 
