@@ -99,6 +99,7 @@ impl FromStr for SmAmount {
 /// assert_eq!((range.min, range.max), (Some(SmAmount::Sms(8)), Some(SmAmount::Sms(24))));
 /// let range: SmRange = "50%".parse().unwrap();
 /// assert_eq!((range.min, range.max), (range.max, Some(SmAmount::PerCent(50))));
+/// assert!(["24..8", "50%..20%", "..0"].iter().all(|text| text.parse::<SmRange>().is_err()));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct SmRange {
@@ -122,6 +123,18 @@ impl FromStr for SmRange {
         };
         if range == SmRange::default() {
             return Err(format!("`{text}` says nothing: write SMs as in `8..24`, `8..` or `..24`"));
+        }
+        // What depends on the GPU's size, its daemon says.
+        let is_empty = match (range.min, range.max) {
+            (_, Some(SmAmount::Sms(0))) => true,
+            (Some(SmAmount::Sms(min)), Some(SmAmount::Sms(max))) => min > max,
+            (Some(SmAmount::PerCent(min)), Some(SmAmount::PerCent(max))) => min > max,
+            _ => false,
+        };
+        if is_empty {
+            return Err(format!(
+                "`{text}` leaves no SM: the maximum is 1 at least, and no less than the minimum"
+            ));
         }
         Ok(range)
     }

@@ -143,6 +143,28 @@ impl Terms {
         }
     }
 
+    /// Why no GPU of `sm_count` SMs can give what one source says here; `None` where it can. Texts
+    /// of several sources may well contradict each other: the lower maximum cuts a minimum.
+    ///
+    /// ```
+    /// # use partita_model::{SmAmount, Terms};
+    /// let terms = Terms { min: Some(SmAmount::Sms(25)), ..Terms::default() };
+    /// assert_eq!(terms.impossible_on(24).unwrap(), "a minimum of 25 SMs: the GPU has 24");
+    /// assert_eq!(terms.impossible_on(132), None);
+    /// ```
+    #[must_use]
+    pub fn impossible_on(&self, sm_count: u16) -> Option<String> {
+        let on = |amount: SmAmount| amount.on(sm_count);
+        if let Some(max) = self.max.filter(|max| on(*max) == 0) {
+            return Some(format!("a maximum of {max} SMs: give at least 1"));
+        }
+        if let Some(min) = self.min.filter(|min| on(*min) > sm_count) {
+            return Some(format!("a minimum of {min} SMs: the GPU has {sm_count}"));
+        }
+        let (min, max) = self.min.zip(self.max).filter(|(min, max)| on(*min) > on(*max))?;
+        Some(format!("a minimum of {min} SMs with a maximum of {max}"))
+    }
+
     /// What a user may ask for without any right: less than `granted`, never more. A minimum above
     /// the granted one, a greater weight, more memory, a higher priority and a shorter target are
     /// cut to it.

@@ -521,17 +521,8 @@ fn read_terms(entry: &ShareSection, context: &ConfigContext<'_>) -> Result<Terms
         return Err("`may_ask` is a right of users, and any program may take a tag: name no `tag`"
             .to_owned());
     }
-    let on = |amount: SmAmount| amount.on(context.sm_count);
-    if let Some(max) = max.filter(|max| on(*max) == 0) {
-        return Err(format!("a maximum of {max} SMs: give at least 1"));
-    }
-    if let Some(min) = min.filter(|min| on(*min) > context.sm_count) {
-        return Err(format!("a minimum of {min} SMs: the GPU has {}", context.sm_count));
-    }
-    if let (Some(min), Some(max)) = (min, max)
-        && on(min) > on(max)
-    {
-        return Err(format!("a minimum of {min} SMs with a maximum of {max}"));
+    if let Some(reason) = terms.impossible_on(context.sm_count) {
+        return Err(reason);
     }
     let tenant = read_tenant(entry.tenant.as_ref(), context)?;
     Ok(TermsRule { tenant, tag: entry.tag.clone(), terms })

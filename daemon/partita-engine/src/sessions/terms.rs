@@ -38,6 +38,9 @@ pub enum TermsError {
         /// For what.
         what: String,
     },
+    /// No GPU of this size can give that.
+    #[error("{0}")]
+    Impossible(String),
     /// The minima do not fit into the GPU.
     #[error("a minimum of {asked} SMs does not fit: {left} of {sm_count} are left{holders}")]
     TooMany {
@@ -195,10 +198,11 @@ impl Sessions {
     ) -> Result<(), TermsError> {
         let application = self.applications.get(&id).filter(|application| !application.leaving);
         let application = application.ok_or(TermsError::Unknown(id))?;
+        if by.is_some_and(|tenant| tenant != application.tenant) {
+            return Err(TermsError::Forbidden { application: id });
+        }
+        self.check_possible(&terms)?;
         if let Some(tenant) = by {
-            if application.tenant != tenant {
-                return Err(TermsError::Forbidden { application: id });
-            }
             let granted = self.terms.granted(tenant, application.tag.as_deref());
             self.check_right(tenant, &terms, &application.layers.set.over(granted))?;
         }
@@ -215,8 +219,14 @@ impl Sessions {
         Ok(())
     }
 
+    fn check_possible(&self, terms: &Terms) -> Result<(), TermsError> {
+        let reason = terms.impossible_on(self.terms.sm_count);
+        reason.map_or(Ok(()), |reason| Err(TermsError::Impossible(reason)))
+    }
+
     /// Whether a program that comes may have what it asks for.
     pub(crate) fn check_asked(&self, identity: &SessionIdentity) -> Result<(), TermsError> {
+        self.check_possible(&identity.asked)?;
         if !self.terms.may_ask(identity.tenant) {
             // It gets what it may have, as under MPS.
             return Ok(());

@@ -3,8 +3,8 @@
 use super::requests::share;
 use super::world::{ALONE, BRISK, LONG, MEDIUM, SHORT, SLICED, World};
 use crate::{
-    ArenaRange, CloseReason, EngineConfig, Payload, Request, Rests, StreamHandle, StreamKind,
-    TermsError,
+    ArenaRange, CloseReason, EngineConfig, Payload, Request, Rests, SessionIdentity, StreamHandle,
+    StreamKind, TermsError,
 };
 use partita_model::{
     ApplicationId, MemoryAmount, Nanos, Priority, SessionId, SmAmount, TenantId, Terms, TermsRule,
@@ -344,6 +344,21 @@ fn what_does_not_fit_is_refused_with_who_has_what() {
     assert!(matches!(error, TermsError::TooMany { asked: 5, left: 4, .. }), "{error:?}");
     let expected = "a minimum of 5 SMs does not fit: 4 of 24 are left; application 1 has 20";
     assert_eq!(error.to_string(), expected);
+    let impossible = [
+        (range(25, 25), "a minimum of 25 SMs: the GPU has 24"),
+        (range(8, 4), "a minimum of 8 SMs with a maximum of 4"),
+        (range(0, 0), "a maximum of 0 SMs: give at least 1"),
+    ];
+    for (terms, expected) in impossible {
+        let refused = world.engine.set_terms(&mut world.device, second, terms, None);
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+        let (tenant, program) = (TenantId(7), "program".to_owned());
+        let session = SessionId(99);
+        let identity =
+            SessionIdentity { session, tenant, pid: 1, program, tag: None, asked: terms };
+        let refused = world.engine.open_session(&mut world.device, identity);
+        assert_eq!(refused.unwrap_err().to_string(), expected);
+    }
     let unknown = world.engine.set_terms(&mut world.device, ApplicationId(9), range(1, 2), None);
     assert_eq!(unknown, Err(TermsError::Unknown(ApplicationId(9))));
     world.close(a, CloseReason::Died);

@@ -90,6 +90,7 @@ impl Shell {
                             TermsError::Forbidden { .. } | TermsError::NotGranted { .. } => {
                                 RefusalKind::Forbidden
                             }
+                            TermsError::Impossible(_) => RefusalKind::Invalid,
                             TermsError::TooMany { .. } => RefusalKind::Conflict,
                         };
                         Answer::Refused { kind, detail: error.to_string() }
