@@ -143,8 +143,8 @@ impl Terms {
         }
     }
 
-    /// Why no GPU of `sm_count` SMs can give what one source says here; `None` where it can. Texts
-    /// of several sources may well contradict each other: the lower maximum cuts a minimum.
+    /// Why no GPU of `sm_count` SMs can give what one source says here; `None` where it can. Terms
+    /// of several sources may contradict each other: a maximum cuts a greater minimum.
     ///
     /// ```
     /// # use partita_model::{SmAmount, Terms};

