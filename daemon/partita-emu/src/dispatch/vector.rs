@@ -164,6 +164,20 @@ mod x86 {
             });
             found.then_some(Avx2(()))
         }
+
+        /// Whether the processor has AVX-512, too, as far as the interpreter is compiled for it.
+        #[must_use]
+        pub fn has_avx512(self) -> bool {
+            use std::sync::OnceLock;
+            static FOUND: OnceLock<bool> = OnceLock::new();
+            *FOUND.get_or_init(|| {
+                is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512cd")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            })
+        }
     }
 
     impl Vector for Avx2 {

@@ -11,6 +11,31 @@ use super::rows::{LANES, Row32, Row64, blend32, blend64, each, lanes_where, lane
 use super::team::{MAX_WARPS, Masks};
 use std::cell::Cell;
 
+/// Writes a row in the active lanes of every warp. A closure in its place would be a function of
+/// its own, compiled without the vector units of its caller.
+macro_rules! write_rows {
+    ($core:ident.$rows:ident($i:ident), |$w:ident| $values:expr) => {{
+        let (masks, d) = ($core.active($i), $core.frame.$rows($i.d));
+        for $w in 0..$core.warps.min(MAX_WARPS) {
+            if masks[$w] != 0 {
+                d.of($w).put(masks[$w], &$values);
+            }
+        }
+    }};
+}
+
+/// As [`write_rows`], for predicates.
+macro_rules! write_predicates {
+    ($core:ident($i:ident), |$w:ident| $bits:expr) => {{
+        let (masks, d) = ($core.active($i), $core.frame.predicates($i.d));
+        for $w in 0..$core.warps.min(MAX_WARPS) {
+            if masks[$w] != 0 {
+                merge(d.of($w), masks[$w], $bits);
+            }
+        }
+    }};
+}
+
 /// The hot state of a run: the registers and which of their lanes are active.
 #[derive(Clone, Copy)]
 pub struct Core<'a> {
@@ -147,45 +172,11 @@ impl<'a> Core<'a> {
         }
     }
 
-    /// Writes a 32-bit row in the active lanes of every warp. `compute` gives the values of one
-    /// warp.
-    #[inline(always)]
-    fn write32(&self, i: &Inst, compute: impl Fn(usize) -> [u32; LANES]) {
-        let (masks, d) = (self.active(i), self.frame.rows32(i.d));
-        for w in 0..self.warps.min(MAX_WARPS) {
-            if masks[w] != 0 {
-                d.of(w).put(masks[w], &compute(w));
-            }
-        }
-    }
-
-    /// As [`Core::write32`], for a 64-bit row.
-    #[inline(always)]
-    fn write64(&self, i: &Inst, compute: impl Fn(usize) -> [u64; LANES]) {
-        let (masks, d) = (self.active(i), self.frame.rows64(i.d));
-        for w in 0..self.warps.min(MAX_WARPS) {
-            if masks[w] != 0 {
-                d.of(w).put(masks[w], &compute(w));
-            }
-        }
-    }
-
-    /// As [`Core::write32`], for a predicate.
-    #[inline(always)]
-    fn write_p(&self, i: &Inst, compute: impl Fn(usize) -> u32) {
-        let (masks, d) = (self.active(i), self.frame.predicates(i.d));
-        for w in 0..self.warps.min(MAX_WARPS) {
-            if masks[w] != 0 {
-                merge(d.of(w), masks[w], compute(w));
-            }
-        }
-    }
-
     /// 32 bits from 32.
     #[inline(always)]
     pub fn unary32(&self, i: &Inst, f: impl Fn(u32) -> u32) {
         let a = self.frame.rows32(i.a);
-        self.write32(i, |w| {
+        write_rows!(self.rows32(i), |w| {
             let a = a.of(w);
             each(|l| f(a.lane(l)))
         });
@@ -195,7 +186,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn binary32(&self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
         let (a, b) = (self.frame.rows32(i.a), self.frame.rows32(i.b));
-        self.write32(i, |w| {
+        write_rows!(self.rows32(i), |w| {
             let (a, b) = (a.of(w), b.of(w));
             each(|l| f(a.lane(l), b.lane(l)))
         });
@@ -205,7 +196,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn ternary32(&self, i: &Inst, f: impl Fn(u32, u32, u32) -> u32) {
         let (a, b, c) = (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.rows32(i.c));
-        self.write32(i, |w| {
+        write_rows!(self.rows32(i), |w| {
             let (a, b, c) = (a.of(w), b.of(w), c.of(w));
             each(|l| f(a.lane(l), b.lane(l), c.lane(l)))
         });
@@ -215,7 +206,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn unary64(&self, i: &Inst, f: impl Fn(u64) -> u64) {
         let a = self.frame.rows64(i.a);
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let a = a.of(w);
             each(|l| f(a.lane(l)))
         });
@@ -225,7 +216,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn binary64(&self, i: &Inst, f: impl Fn(u64, u64) -> u64) {
         let (a, b) = (self.frame.rows64(i.a), self.frame.rows64(i.b));
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let (a, b) = (a.of(w), b.of(w));
             each(|l| f(a.lane(l), b.lane(l)))
         });
@@ -235,7 +226,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn ternary64(&self, i: &Inst, f: impl Fn(u64, u64, u64) -> u64) {
         let (a, b, c) = (self.frame.rows64(i.a), self.frame.rows64(i.b), self.frame.rows64(i.c));
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let (a, b, c) = (a.of(w), b.of(w), c.of(w));
             each(|l| f(a.lane(l), b.lane(l), c.lane(l)))
         });
@@ -245,7 +236,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn shift64(&self, i: &Inst, f: impl Fn(u64, u32) -> u64) {
         let (a, b) = (self.frame.rows64(i.a), self.frame.rows32(i.b));
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let (a, b) = (a.of(w), b.of(w));
             each(|l| f(a.lane(l), b.lane(l)))
         });
@@ -255,7 +246,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn widen(&self, i: &Inst, f: impl Fn(u32) -> u64) {
         let a = self.frame.rows32(i.a);
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let a = a.of(w);
             each(|l| f(a.lane(l)))
         });
@@ -265,7 +256,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn narrow(&self, i: &Inst, f: impl Fn(u64) -> u32) {
         let a = self.frame.rows64(i.a);
-        self.write32(i, |w| {
+        write_rows!(self.rows32(i), |w| {
             let a = a.of(w);
             each(|l| f(a.lane(l)))
         });
@@ -275,7 +266,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn wide_product(&self, i: &Inst, f: impl Fn(u32, u32) -> u64) {
         let (a, b) = (self.frame.rows32(i.a), self.frame.rows32(i.b));
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let (a, b) = (a.of(w), b.of(w));
             each(|l| f(a.lane(l), b.lane(l)))
         });
@@ -285,7 +276,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn wide_sum(&self, i: &Inst, f: impl Fn(u32, u32, u64) -> u64) {
         let (a, b, c) = (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.rows64(i.c));
-        self.write64(i, |w| {
+        write_rows!(self.rows64(i), |w| {
             let (a, b, c) = (a.of(w), b.of(w), c.of(w));
             each(|l| f(a.lane(l), b.lane(l), c.lane(l)))
         });
@@ -295,7 +286,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn compare32(&self, i: &Inst, f: impl Fn(u32, u32) -> bool) {
         let (a, b) = (self.frame.rows32(i.a), self.frame.rows32(i.b));
-        self.write_p(i, |w| {
+        write_predicates!(self(i), |w| {
             let (a, b) = (a.of(w), b.of(w));
             lanes_where(|l| f(a.lane(l), b.lane(l)))
         });
@@ -305,7 +296,7 @@ impl<'a> Core<'a> {
     #[inline(always)]
     pub fn compare64(&self, i: &Inst, f: impl Fn(u64, u64) -> bool) {
         let (a, b) = (self.frame.rows64(i.a), self.frame.rows64(i.b));
-        self.write_p(i, |w| {
+        write_predicates!(self(i), |w| {
             let (a, b) = (a.of(w), b.of(w));
             lanes_where_wide(|l| f(a.lane(l), b.lane(l)))
         });
@@ -316,7 +307,7 @@ impl<'a> Core<'a> {
     pub fn predicates(&self, i: &Inst, f: impl Fn(u32, u32) -> u32) {
         let (a, b) = (self.frame.predicates(i.a), self.frame.predicates(i.b));
         let flip = 0_u32.wrapping_sub(u32::from(i.aux & 1));
-        self.write_p(i, |w| f(a.of(w).get(), b.of(w).get() ^ flip));
+        write_predicates!(self(i), |w| f(a.of(w).get(), b.of(w).get() ^ flip));
     }
 
     /// `selp` of 32 bits.
@@ -324,7 +315,7 @@ impl<'a> Core<'a> {
     pub fn select32(&self, i: &Inst) {
         let (a, b, c) =
             (self.frame.rows32(i.a), self.frame.rows32(i.b), self.frame.predicates(i.c));
-        self.write32(i, |w| blend32(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
+        write_rows!(self.rows32(i), |w| blend32(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
     }
 
     /// `selp` of 64 bits.
@@ -332,7 +323,7 @@ impl<'a> Core<'a> {
     pub fn select64(&self, i: &Inst) {
         let (a, b, c) =
             (self.frame.rows64(i.a), self.frame.rows64(i.b), self.frame.predicates(i.c));
-        self.write64(i, |w| blend64(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
+        write_rows!(self.rows64(i), |w| blend64(c.of(w).get(), &a.of(w).get(), &b.of(w).get()));
     }
 
     /// An operation of the side table, lane by lane.

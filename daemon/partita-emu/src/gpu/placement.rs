@@ -4,6 +4,11 @@ use super::grid::Footprint;
 use super::sm::{News, Surroundings};
 use super::{EmulatedGpu, Timing};
 use partita_model::{SmId, SmSet};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// An SM for the next CTA: its rank and its step in the round.
+type Candidate = Reverse<((Reverse<u32>, u32), usize)>;
 
 /// The SMs on which CTAs begin.
 enum Chosen {
@@ -38,6 +43,8 @@ impl EmulatedGpu {
         // SMs of grids of one priority that wait for their start.
         let (mut priority, mut awaited) = (i32::MIN, SmSet::EMPTY);
         for &operation in &order {
+            // Asking all SMs for each CTA took a quarter of a short kernel's time.
+            let mut candidates = None;
             loop {
                 let grid = &self.grids[&operation];
                 if grid.next >= grid.total {
@@ -60,7 +67,9 @@ impl EmulatedGpu {
                 let chosen = if ctas > 1 {
                     self.sms_for_cluster(&open, &footprint, ctas).map(Chosen::Cluster)
                 } else {
-                    self.sm_for_cta(&open, &footprint).map(Chosen::One)
+                    let candidates =
+                        candidates.get_or_insert_with(|| self.candidates(&open, &footprint));
+                    candidates.pop().map(|Reverse((_, step))| Chosen::One(self.sm_at(step)))
                 };
                 let Some(chosen) = chosen else {
                     blocked = blocked.union(&all);
@@ -83,18 +92,32 @@ impl EmulatedGpu {
                 for &sm in chosen.sms() {
                     self.sms[sm].place(operation, self.now, &mut around);
                 }
+                // Only this SM's rank and room have changed.
+                if let (Chosen::One(sm), Some(candidates)) = (chosen, &mut candidates) {
+                    candidates.extend(self.candidate(sm, &footprint));
+                }
             }
         }
     }
 
-    /// The SM with room that a CTA of this size goes to.
-    fn sm_for_cta(&self, open: &SmSet, footprint: &Footprint) -> Option<usize> {
+    /// The SMs with room for a CTA of this size. The least goes first: by rank, then by a round
+    /// that begins at another SM from turn to turn.
+    fn candidates(&self, open: &SmSet, footprint: &Footprint) -> BinaryHeap<Candidate> {
+        let open = (0..self.sms.len()).filter(|&sm| open.contains(SmId(sm as u16)));
+        open.filter_map(|sm| self.candidate(sm, footprint)).collect()
+    }
+
+    /// An SM among the candidates, where it has room.
+    fn candidate(&self, sm: usize, footprint: &Footprint) -> Option<Candidate> {
         let count = self.sms.len();
-        let first = self.turns as usize % count;
-        (0..count)
-            .map(|step| (first + step) % count)
-            .filter(|&sm| open.contains(SmId(sm as u16)))
-            .filter(|&sm| self.sms[sm].has_room(footprint, &self.spec))
-            .min_by_key(|&sm| self.rank(sm, footprint))
+        let step = (sm + count - self.turns as usize % count) % count;
+        let has_room = self.sms[sm].has_room(footprint, &self.spec);
+        has_room.then(|| Reverse((self.rank(sm, footprint), step)))
+    }
+
+    /// The SM of a candidate.
+    fn sm_at(&self, step: usize) -> usize {
+        let count = self.sms.len();
+        (self.turns as usize % count + step) % count
     }
 }

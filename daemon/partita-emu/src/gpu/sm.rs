@@ -111,6 +111,8 @@ pub struct Sm {
     /// Its number.
     pub id: u32,
     slots: Vec<Option<Resident>>,
+    /// Buffers of CTAs that have left, for the next ones.
+    spare_times: Vec<Vec<TeamTime>>,
     /// How often each slot has been filled. Older queue entries are recognised by this number.
     generations: Vec<u32>,
     queue: Turns,
@@ -204,6 +206,7 @@ impl Sm {
         Sm {
             id,
             slots: Vec::new(),
+            spare_times: Vec::new(),
             generations: Vec::new(),
             queue: Turns::default(),
             issue_free: 0,
@@ -348,7 +351,9 @@ impl Sm {
             None => self.present.push((operation, 1, time)),
         }
         let teams = cta.teams.len();
-        let times = vec![TeamTime::default(); teams];
+        let mut times = self.spare_times.pop().unwrap_or_default();
+        times.clear();
+        times.resize(teams, TeamTime::default());
         let resident = Resident { operation, since: time, cta, footprint, parts, times };
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(slot) => slot,

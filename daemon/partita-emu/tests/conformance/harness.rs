@@ -1,8 +1,23 @@
 //! Runs one instruction on many operands and compares what it gives with what is wanted.
 
 use partita_emu::direct::{Argument, DirectError, Form, Ran, Run, run};
+use partita_emu::dispatch::{Units, use_at_most};
 use partita_emu::{Options, Spec, Timing};
 use partita_model::Dim3;
+use std::sync::Once;
+
+/// The variable that names the widest vector units to use.
+pub const UNITS: &str = "PARTITA_TEST_UNITS";
+
+fn use_asked_units() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| match std::env::var(UNITS).as_deref() {
+        Ok("baseline") => use_at_most(Units::Baseline),
+        Ok("avx2") => use_at_most(Units::Avx2),
+        Ok(other) => panic!("{UNITS}={other} names no vector units"),
+        Err(_) => {}
+    });
+}
 
 /// What a result must be.
 #[derive(Clone, Copy, Debug)]
@@ -201,6 +216,7 @@ fn kernel(text: &str, shape: &str) -> String {
 /// in the other timing mode, too.
 fn execute(ptx: &str, inputs: &[[u64; 3]], every_way: bool) -> Result<Vec<u64>, String> {
     let count = inputs.len() as u32;
+    use_asked_units();
     let job = Run {
         ptx: ptx.into(),
         kernel: "k".to_owned(),

@@ -25,3 +25,17 @@ mod places;
 mod scalar_video;
 mod warp;
 mod wide;
+
+/// The compiler makes other code of the same loops for narrower vector units. The other tests here
+/// run on the widest that the processor has.
+#[test]
+fn narrower_vector_units_answer_alike() {
+    for name in ["baseline", "avx2"] {
+        let output = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--skip", "narrower_vector_units_answer_alike"])
+            .env(harness::UNITS, name)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stdout));
+    }
+}

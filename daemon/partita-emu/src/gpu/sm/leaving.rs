@@ -24,6 +24,7 @@ impl Sm {
                 cta: resident.cta.linear,
             });
         }
+        self.spare_times.push(resident.times);
         if let Some(grid) = around.grids.get_mut(&operation) {
             grid.resident -= 1;
             grid.counters.ctas += 1;
