@@ -16,6 +16,9 @@
 //! count in `S`, where there are enough of them: in a busy time the first request is an exception
 //! that does not change how fast later requests follow (Welch, *Operations Research* 12, 1964).
 //!
+//! Whether fewer SMs would do is asked for the highest rate that the requests seen leave possible:
+//! of 20 independent ones the rate is known to within 45 %.
+//!
 //! Programs in which the next request depends on the answer to the last, and that never pause, look
 //! as if they could not keep up. They get all SMs that they can use.
 
@@ -29,6 +32,9 @@ const AT_ONCE: f64 = 0.25;
 /// The greatest part of the time for which a program may be busy. Beyond it the estimate is
 /// arbitrarily long, and small errors decide.
 const MOST_BUSY: f64 = 0.9;
+/// The rate of `n` requests that arrive independently may be higher than it seems by this / √n: two
+/// standard deviations of their mean distance.
+const DOUBT: f64 = 2.0;
 /// From this many requests that have waited on, only such requests count.
 const ENOUGH: f64 = 10.0;
 
@@ -88,10 +94,19 @@ impl Queueing {
     /// The time for which one of 100 requests would wait if each took `ratio` times as long. `None`
     /// where the program would not keep up.
     pub(super) fn wait(&self, ratio: f64) -> Option<Nanos> {
+        self.wait_where(ratio, 1.0)
+    }
+
+    /// The same where requests come as often as the few that were seen leave possible.
+    pub(super) fn wait_at_most(&self, ratio: f64) -> Option<Nanos> {
+        self.wait_where(ratio, 1.0 + DOUBT / self.all.requests.max(1.0).sqrt())
+    }
+
+    fn wait_where(&self, ratio: f64, more: f64) -> Option<Nanos> {
         let served = if self.waited.requests >= ENOUGH { self.waited } else { self.all };
         let rate = self.all.requests / (self.all.time + self.idle).max(1.0);
         let waits = ratio * self.waited.requests / self.all.requests.max(1.0);
-        let busy = (ratio * rate * served.mean()).max(waits);
+        let busy = (ratio * more * rate * served.mean()).max(waits);
         if busy > MOST_BUSY {
             return None;
         }
@@ -152,6 +167,17 @@ mod tests {
         check(&bursts, 1.0, Some(20_000.0 * 75_f64.ln()));
         // Without any pause nothing keeps up.
         check(&seen(10_000, &[0]), 0.95, None);
+    }
+
+    #[test]
+    fn few_requests_leave_a_doubt() {
+        // A hundred: they may come a fifth more often.
+        let random = seen(10_000, &[0, 20_000]);
+        let wait = |busy: f64| 10_000.0 / (2.0 * (1.0 - busy)) * 50_f64.ln();
+        let found = random.wait_at_most(1.0).map(|wait| as_float(wait.0));
+        assert!(found.is_some_and(|found| (found - wait(0.6)).abs() <= 1.0), "{found:?}");
+        // 0.5 × 1.6 × 1.2 is too busy.
+        assert!(random.wait(1.6).is_some() && random.wait_at_most(1.6).is_none());
     }
 
     #[test]

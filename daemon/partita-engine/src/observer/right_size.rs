@@ -18,11 +18,11 @@
 //!
 //! - **Fewer SMs** follow after [`TRIES`] requests on the same number, if the longest of them, and
 //!   a wait before it, would still take at most [`SAFE`] of the target; also if none would take
-//!   longer than now by more than [`SAME`]. The expectation is a prediction of the launches' times,
-//!   or their rounds of CTAs ([`super::composition`]). What is measured then corrects it, and at
-//!   most half of the SMs goes in one step. Predictions are only a prior: where requests take
-//!   longer than predicted by more than a tenth, or miss the target, rounds of CTAs count from then
-//!   on.
+//!   longer than now by more than [`SAME`], and the program would keep up if that were wrong by a
+//!   tenth. The expectation is a prediction of the launches' times, or their rounds of CTAs
+//!   ([`super::composition`]). What is measured then corrects it, and at most half of the SMs goes
+//!   in one step. Predictions are only a prior: where requests take longer than predicted by more
+//!   than a tenth, or miss the target, rounds of CTAs count from then on.
 //! - **More SMs** follow where the target is missed: at once by the time of requests, and after
 //!   [`TRIES`] requests by the estimate with waits. The same expectation tells how many. The number
 //!   that missed it is not tried again for [`FORGOTTEN`] requests.
@@ -122,7 +122,7 @@ impl Window {
     /// up.
     fn answered_in(&self, longest: Nanos) -> Option<Nanos> {
         let ratio = as_float(longest.0) / as_float(self.longest.0.max(1));
-        Some(longest + self.queueing.wait(ratio)?)
+        Some(longest + self.queueing.wait_at_most(ratio)?)
     }
 
     /// The same on the SMs that it has. Requests that missed the target are counted elsewhere.
@@ -153,6 +153,8 @@ pub(super) struct RightSize {
     distrusts: bool,
     /// The SMs that meet the target; `None` while that is not known.
     fewest: Option<u16>,
+    /// The same when a launch last told of it.
+    told: Option<u16>,
     /// The time within which requests were answered on all SMs, by estimate.
     on_all: Nanos,
     /// The largest number that missed it, and the requests since.
@@ -165,7 +167,8 @@ impl RightSize {
     /// Sets the target. Another one begins anew.
     pub(super) fn set_target(&mut self, target: Option<LatencyTarget>) {
         if self.target != target {
-            *self = RightSize { target, held: self.held, ..RightSize::default() };
+            let RightSize { held, told, .. } = *self;
+            *self = RightSize { target, held, told, ..RightSize::default() };
         }
     }
 
@@ -177,10 +180,10 @@ impl RightSize {
         }
     }
 
-    /// A launch is queued. Whether the application needs more SMs than before.
+    /// A launch is queued. Whether the application needs other SMs than at the launch before: what
+    /// was found since then, by a wait or a pause, counts too.
     pub(super) fn launched(&mut self, now: Nanos, part: Part, prior: Prior<'_>) -> bool {
         let Some(target) = self.target else { return false };
-        let before = self.fewest;
         let spent = self.running.as_ref().map(|running| now.saturating_sub(running.began));
         if spent.is_some_and(|spent| spent > target.nanos()) {
             self.cut(now, prior);
@@ -194,7 +197,7 @@ impl RightSize {
         if let Part::Own(size) = part {
             running.made.add(size);
         }
-        before != self.fewest
+        std::mem::replace(&mut self.told, self.fewest) != self.fewest
     }
 
     /// A launch that ran alone, or a slice, took so long.
@@ -323,8 +326,11 @@ impl RightSize {
         let expected = |on: u16| made.expected(*longest, (*sms, on), prior);
         let Some(now) = window.answered_now() else { return };
         let is_same = |time: Nanos| time.0 <= longest.0.saturating_mul(SAME) / 100;
+        // The prediction that SMs make no difference may be too low.
+        let keeps_up = window.queueing.wait_at_most(as_float(STANDS) / 100.0).is_some();
         let is_met = |time: Nanos| {
-            time <= part(target) && is_same(time) || window.answers_within(time, part(target))
+            keeps_up && time <= part(target) && is_same(time)
+                || window.answers_within(time, part(target))
         };
         let least = (self.too_few.0 + 1).max(sms / 2).max(1);
         let found = (least..*sms).find(|on| is_met(expected(*on)));
@@ -344,275 +350,5 @@ fn part(target: Nanos) -> Nanos {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::composition::{Size, UNKNOWN};
-    use super::*;
-    use partita_model::Dim3;
-    use partita_model::profile::LaunchShape;
-    use partita_policy::Launched;
-
-    const TARGET: u64 = 100_000;
-
-    /// A launch of a kernel that a prior may know.
-    fn known(ctas: u64) -> Part {
-        let key = ("kernel".into(), LaunchShape::new(ctas, Dim3::linear(32), 0));
-        let launched = Launched { warps: 1, ctas_per_sm: 1, ctas };
-        Part::Own(Size { ctas, kernel: Some((key, launched)) })
-    }
-
-    fn own(ctas: u64) -> Part {
-        Part::Own(Size { ctas, kernel: None })
-    }
-
-    /// An application whose requests are launches of these CTAs, and its clock.
-    struct Program {
-        size: RightSize,
-        now: u64,
-        launches: Vec<u64>,
-        prior: Prior<'static>,
-    }
-
-    impl Program {
-        fn new(launches: &[u64]) -> Self {
-            let mut size = RightSize::default();
-            size.set_target(LatencyTarget::of(Nanos(TARGET)));
-            Program { size, now: 0, launches: launches.to_vec(), prior: UNKNOWN }
-        }
-
-        /// SMs that it gets of `most`, its own part of which is the need.
-        fn gets(&self, most: u16) -> u16 {
-            most.min(self.size.sms().unwrap_or(u16::MAX))
-        }
-
-        /// A request on `sms` SMs that takes so long.
-        fn request(&mut self, sms: u16, took: u64) {
-            self.size.holds(sms);
-            for ctas in self.launches.clone() {
-                self.size.launched(Nanos(self.now), known(ctas), self.prior);
-            }
-            self.size.paused(Nanos(self.now + took), self.prior);
-            self.now += 10 * TARGET;
-        }
-
-        /// Plays `count` requests whose time depends on the SMs, and returns the SMs after them.
-        fn requests(&mut self, count: usize, time: impl Fn(u16) -> u64) -> u16 {
-            for _ in 0..count {
-                let sms = self.gets(24);
-                self.request(sms, time(sms));
-            }
-            self.gets(24)
-        }
-    }
-
-    #[test]
-    fn sms_fall_to_the_fewest_that_meet_the_target_and_stay() {
-        // Time falls with the SMs: 24 SMs take 20 us, 6 take 80, 5 take 96.
-        let work = |sms: u16| 480_000 / u64::from(sms);
-        let mut program = Program::new(&[240; 8]);
-        assert_eq!(program.requests(19, work), 24, "too early");
-        assert_eq!(program.requests(1, work), 12, "half of them in a step");
-        assert_eq!(program.requests(20, work), 6);
-        assert_eq!(program.requests(800, work), 6, "5 SMs would take more than nine tenths");
-        assert_eq!(program.size.report().unwrap().missed, 0);
-    }
-
-    #[test]
-    fn what_is_measured_corrects_the_expectation() {
-        // No faster with more SMs than 4: a request has few CTAs at a time.
-        let work = |sms: u16| 40_000 * 4 / u64::from(sms.min(4));
-        let mut program = Program::new(&[24]);
-        assert_eq!(program.requests(400, work), 2, "one SM would take 160 us");
-    }
-
-    #[test]
-    fn a_missed_target_brings_more_sms_at_once_and_is_not_tried_again_soon() {
-        // The work grows: what 6 SMs did in 80 us takes them 160.
-        let work = |sms: u16| 480_000 / u64::from(sms);
-        let mut program = Program::new(&[240; 8]);
-        assert_eq!(program.requests(60, work), 6);
-        assert_eq!(program.requests(1, |_| 160_000), 11, "160 us on 6 are 87 on 11");
-        let slower = |sms: u16| 960_000 / u64::from(sms);
-        assert_eq!(program.requests(900, slower), 11);
-        assert_eq!(program.size.report().unwrap().missed, 1);
-        // A rare miss is within the target's part.
-        assert_eq!(program.requests(1, |_| 160_000), 11);
-        let report = program.size.report().unwrap();
-        assert_eq!((report.missed, report.sms), (2, Some(11)));
-    }
-
-    #[test]
-    fn fewer_sms_than_it_may_have_say_nothing() {
-        let mut program = Program::new(&[240; 8]);
-        let work = |sms: u16| 480_000 / u64::from(sms);
-        assert_eq!(program.requests(60, work), 6);
-        // Others' minima leave it 2.
-        for _ in 0..10 {
-            program.request(2, 240_000);
-        }
-        assert_eq!(program.gets(24), 6);
-    }
-
-    #[test]
-    fn work_without_a_pause_is_missed_and_asks_for_all() {
-        let mut program = Program::new(&[240; 8]);
-        assert_eq!(program.requests(60, |sms| 480_000 / u64::from(sms)), 6);
-        program.size.holds(6);
-        let mut grew = 0;
-        for step in 0..100 {
-            grew += u32::from(program.size.launched(
-                Nanos(program.now + step * 50_000),
-                own(4),
-                UNKNOWN,
-            ));
-            let sms = program.gets(24);
-            program.size.holds(sms);
-        }
-        assert!(grew > 0);
-        assert_eq!(program.size.sms(), None, "no number of SMs is enough");
-    }
-
-    #[test]
-    fn another_target_begins_anew_and_none_asks_nothing() {
-        let mut program = Program::new(&[240; 8]);
-        program.requests(60, |sms| 480_000 / u64::from(sms));
-        program.size.set_target(LatencyTarget::of(Nanos(TARGET)));
-        assert_eq!(program.gets(24), 6, "the same");
-        program.size.set_target(None);
-        assert_eq!((program.gets(24), program.size.report()), (24, None));
-        assert_eq!(program.requests(100, |_| 1), 24);
-    }
-
-    #[test]
-    fn a_prediction_is_the_prior_until_it_was_wrong() {
-        // Limited by DRAM: 12 SMs are as fast as 24, and fewer are slower in proportion.
-        let work = |sms: u16| 80_000 * 12 / u64::from(sms.min(12));
-        let rounds = || Program::new(&[240; 8]);
-        assert_eq!(rounds().requests(20, work), 22, "rounds expect 88 us there");
-        let flat: Prior<'static> = &|_, _, sms| Some(1.0 / f64::from(sms.min(12)));
-        let mut program = Program { prior: flat, ..rounds() };
-        assert_eq!(program.requests(20, work), 12, "half of them in a step");
-        assert_eq!(program.requests(400, work), 11, "87 us");
-        assert_eq!(program.size.report().unwrap().missed, 0);
-        // A prediction that SMs do not matter at all is wrong, and has its say once.
-        let wrong: Prior<'static> = &|_, _, _| Some(1.0);
-        let mut program = Program { prior: wrong, ..rounds() };
-        let slower = |sms: u16| 60_000 * 24 / u64::from(sms);
-        assert_eq!(program.requests(20, slower), 12);
-        assert_eq!(program.requests(400, slower), 16, "60 us on 24 are 90 on 16");
-        assert_eq!(program.size.report().unwrap().missed, 1);
-    }
-
-    #[test]
-    fn waits_tell_requests_apart_that_leave_no_pause() {
-        let mut program = Program::new(&[]);
-        let size = &mut program.size;
-        let mut now = 0;
-        // Requests of three parts, each of 10 us with a wait behind it.
-        let mut request = |size: &mut RightSize, pauses: bool| {
-            for _ in 0..3 {
-                size.launched(Nanos(now), own(4), UNKNOWN);
-                now += 10_000;
-                size.waited(Nanos(now), UNKNOWN);
-                size.waited(Nanos(now), UNKNOWN);
-            }
-            if pauses {
-                size.paused(Nanos(now), UNKNOWN);
-                now += 200_000;
-            }
-        };
-        request(size, true);
-        assert_eq!(size.report().unwrap().seen, 3, "nothing is known: each wait ends one");
-        (0..5).for_each(|_| request(size, true));
-        assert_eq!(size.report().unwrap().seen, 8);
-        // Twenty in a row take 600 us without a pause, which would be missed requests.
-        (0..20).for_each(|_| request(size, false));
-        let report = size.report().unwrap();
-        assert_eq!((report.seen, report.missed), (28, 0));
-        // Without waits they are.
-        for step in 0..20 {
-            size.launched(Nanos(10_000_000 + step * 30_000), own(4), UNKNOWN);
-        }
-        assert!(size.report().unwrap().missed > 1);
-    }
-
-    /// A server that takes `took` for a request, with a wait behind each. Every fourth request
-    /// comes before the request before it has ended; any other comes 90 us after that end.
-    fn serve(program: &mut Program, requests: usize, took: impl Fn(u16) -> u64) -> u16 {
-        for number in 0..requests {
-            let sms = program.gets(24);
-            program.size.holds(sms);
-            for ctas in program.launches.clone() {
-                program.size.launched(Nanos(program.now), known(ctas), program.prior);
-            }
-            program.now += took(sms);
-            program.size.waited(Nanos(program.now), program.prior);
-            if number % 4 > 0 {
-                program.size.paused(Nanos(program.now), program.prior);
-                program.now += 90_000;
-            }
-        }
-        program.gets(24)
-    }
-
-    #[test]
-    fn requests_that_wait_in_their_program_count_with_the_wait() {
-        // Each would be in time on 6 SMs, where the program would not keep up.
-        let work = |sms: u16| 480_000 / u64::from(sms);
-        let mut program = Program::new(&[240; 8]);
-        let sms = serve(&mut program, 400, work);
-        assert!((18..=20).contains(&sms), "24 us and a wait of 52 on 20, and not on {sms}");
-        assert_eq!(program.size.report().unwrap().missed, 0);
-        // Requests become longer, and the program busier: all SMs.
-        assert_eq!(serve(&mut program, 40, |sms| 800_000 / u64::from(sms)), 24);
-    }
-
-    #[test]
-    fn sms_that_nothing_takes_longer_without_are_given_up() {
-        // Busy, and as fast on 4 SMs as on 24.
-        let flat: Prior<'static> = &|_, _, sms| Some(1.0 / f64::from(sms.min(4)));
-        let mut program = Program { prior: flat, ..Program::new(&[240; 8]) };
-        assert_eq!(serve(&mut program, 200, |sms| 60_000 * 4 / u64::from(sms.min(4))), 4);
-    }
-
-    #[test]
-    fn requests_that_were_taken_for_one_are_forgotten() {
-        let mut program = Program::new(&[240; 8]);
-        let run = |program: &mut Program, requests| {
-            for _ in 0..requests {
-                program.size.holds(24);
-                program.size.launched(Nanos(program.now), known(240), UNKNOWN);
-                program.now += 40_000;
-                program.size.waited(Nanos(program.now), UNKNOWN);
-            }
-            program.size.paused(Nanos(program.now), UNKNOWN);
-            program.now += 10 * TARGET;
-        };
-        // Three at a time look like one of 120 us.
-        (0..2).for_each(|_| run(&mut program, 3));
-        assert_eq!(program.size.report().unwrap().missed, 1);
-        (0..21).for_each(|_| run(&mut program, 1));
-        assert_eq!(program.gets(24), 12, "the miss was none");
-    }
-
-    #[test]
-    fn launches_that_run_alone_are_part_of_a_request() {
-        let mut program = Program::new(&[]);
-        let mut seen = 0;
-        for _ in 0..20 {
-            program.size.holds(24);
-            let began = Nanos(program.now);
-            program.size.launched(began, own(240), UNKNOWN);
-            program.size.launched(began, Part::Alone, UNKNOWN);
-            program.size.took_alone(Nanos(60_000));
-            program.size.paused(Nanos(program.now + 72_000), UNKNOWN);
-            program.now += 10 * TARGET;
-            seen += 1;
-        }
-        assert_eq!(program.size.report().map(|report| report.seen), Some(seen));
-        // 12 us of the 72 depend on the SMs: they may take 30.
-        assert_eq!(program.gets(24), 12);
-        program.size.launched(Nanos(program.now), Part::Alone, UNKNOWN);
-        program.size.paused(Nanos(program.now + 2 * TARGET), UNKNOWN);
-        assert_eq!(program.size.report().unwrap().missed, 1, "it was only such a launch");
-    }
-}
+#[path = "right_size_tests.rs"]
+mod tests;
