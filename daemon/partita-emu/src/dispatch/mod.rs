@@ -4,7 +4,7 @@
 //!
 //! The interpreter's loops over 32 lanes are plain Rust; compiled for AVX2 and FMA they run several
 //! times faster than for the baseline of x86-64, and `mul_add` becomes an instruction instead of a
-//! call; AVX-512 adds up to a third. A function with target features may be called only where the
+//! call; AVX-512 adds up to a quarter. A function with target features may be called only where the
 //! processor has them; that is checked once, at run time.
 
 #![expect(
