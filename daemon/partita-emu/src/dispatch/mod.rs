@@ -15,7 +15,7 @@
 pub mod vector;
 
 use crate::exec::product::{Kind, multiply_here};
-use crate::exec::registers::Registers;
+use crate::exec::registers::{AnyWidth, OneWarp, Registers, Width};
 use crate::exec::step::{Env, Limits, Stop, run_here};
 use crate::exec::team::{Fragment, Team};
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -50,7 +50,7 @@ fn may_use(units: Units) -> bool {
 #[target_feature(
     enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt,avx512f,avx512bw,avx512cd,avx512dq,avx512vl"
 )]
-fn run_widest(
+fn run_widest<W: Width>(
     registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
@@ -58,12 +58,12 @@ fn run_widest(
     limits: Limits,
     vector: vector::Avx2,
 ) -> Stop {
-    run_here(registers, team, fragment, env, limits, vector)
+    run_here::<W>(registers, team, fragment, env, limits, vector)
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,bmi1,bmi2,lzcnt,popcnt")]
-fn run_fast(
+fn run_fast<W: Width>(
     registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
@@ -71,7 +71,7 @@ fn run_fast(
     limits: Limits,
     vector: vector::Avx2,
 ) -> Stop {
-    run_here(registers, team, fragment, env, limits, vector)
+    run_here::<W>(registers, team, fragment, env, limits, vector)
 }
 
 fn run_plain(
@@ -81,11 +81,25 @@ fn run_plain(
     env: &mut Env<'_>,
     limits: Limits,
 ) -> Stop {
-    run_here(registers, team, fragment, env, limits, Plain)
+    run_here::<AnyWidth>(registers, team, fragment, env, limits, Plain)
 }
 
 /// See [`crate::exec::step::run`].
 pub fn run(
+    registers: &Registers,
+    team: &mut Team,
+    fragment: &mut Fragment,
+    env: &mut Env<'_>,
+    limits: Limits,
+) -> Stop {
+    if registers.has_single_warps() {
+        run_as::<OneWarp>(registers, team, fragment, env, limits)
+    } else {
+        run_as::<AnyWidth>(registers, team, fragment, env, limits)
+    }
+}
+
+fn run_as<W: Width>(
     registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
@@ -99,10 +113,10 @@ pub fn run(
         return if may_use(Units::Avx512) && vector.has_avx512() {
             // SAFETY: `detect` and `has_avx512` have found every feature that `run_widest` is
             // compiled for.
-            unsafe { run_widest(registers, team, fragment, env, limits, vector) }
+            unsafe { run_widest::<W>(registers, team, fragment, env, limits, vector) }
         } else {
             // SAFETY: `detect` has found every feature that `run_fast` is compiled for.
-            unsafe { run_fast(registers, team, fragment, env, limits, vector) }
+            unsafe { run_fast::<W>(registers, team, fragment, env, limits, vector) }
         };
     }
     run_plain(registers, team, fragment, env, limits)

@@ -5,6 +5,9 @@
 //! every warp. Behind the last frame there is room for [`MAX_WARPS`] further rows. Every operand is
 //! viewed as that many rows, whatever the team's size, so the lookup of a warp's row needs no
 //! check.
+//!
+//! With timing every team has one warp. The interpreter is compiled for that case, too
+//! ([`OneWarp`]): an operand is one row then.
 
 use super::inst::FRAME;
 use super::program::{LaunchShape, OF_CTA, OfCta, Program};
@@ -127,26 +130,35 @@ impl Registers {
     #[must_use]
     pub fn own32(&self, operand: u32, warp: usize) -> &Row32 {
         let team = warp >> self.stride << self.stride;
-        self.frame_of(team).rows32(operand).of(warp - team)
+        self.frame_of(team).rows32::<AnyWidth>(operand).of(warp - team)
     }
 
     /// A 64-bit operand in one warp of the CTA's.
     #[must_use]
     pub fn own64(&self, operand: u32, warp: usize) -> &Row64 {
         let team = warp >> self.stride << self.stride;
-        self.frame_of(team).rows64(operand).of(warp - team)
+        self.frame_of(team).rows64::<AnyWidth>(operand).of(warp - team)
+    }
+
+    /// Whether teams have one warp.
+    #[must_use]
+    pub fn has_single_warps(&self) -> bool {
+        self.stride == 0
     }
 
     /// The frame of the team whose first warp is `first_warp`.
     #[must_use]
     pub fn frame_of(&self, first_warp: usize) -> Frame<'_> {
         Frame {
-            registers: self,
+            r32: &self.r32,
+            r64: &self.r64,
+            p: &self.p,
             base: Extent {
                 r32: self.shared.r32 + first_warp * self.frame.r32,
                 r64: self.shared.r64 + first_warp * self.frame.r64,
                 predicates: self.shared.predicates + first_warp * self.frame.predicates,
             },
+            stride: self.stride,
         }
     }
 }
@@ -154,58 +166,129 @@ impl Registers {
 /// A team's view of the registers.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
-    registers: &'a Registers,
+    r32: &'a [Row32],
+    r64: &'a [Row64],
+    p: &'a [Cell<u32>],
     base: Extent,
+    stride: u32,
 }
 
 /// An operand: its rows in all warps of a team.
-#[derive(Clone, Copy, Debug)]
+pub trait Rows<'a, R>: Copy {
+    /// The row of a warp.
+    fn of(self, warp: usize) -> &'a R;
+}
+
+/// The rows of an operand of a team of any number of warps.
+#[derive(Debug)]
 pub struct Operand<'a, R> {
     rows: &'a [R; MAX_WARPS],
     /// All ones where each warp has its own row, else zero.
     own: usize,
 }
 
-impl<'a, R> Operand<'a, R> {
-    /// The row of a warp.
+impl<R> Clone for Operand<'_, R> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<R> Copy for Operand<'_, R> {}
+
+impl<'a, R> Rows<'a, R> for Operand<'a, R> {
     #[inline(always)]
-    #[must_use]
-    pub fn of(&self, warp: usize) -> &'a R {
+    fn of(self, warp: usize) -> &'a R {
         &self.rows[warp & self.own & (MAX_WARPS - 1)]
     }
 }
 
-#[inline(always)]
-fn operand<R>(rows: &[R], operand: u32, base: usize, stride: u32) -> Operand<'_, R> {
-    let own = ((operand as i32) >> 31) as usize;
-    let register = (operand & !FRAME) as usize;
-    let start = (register << (stride & own as u32)) + (base & own);
-    let rows = rows
-        .get(start..)
-        .and_then(|rows| rows.first_chunk())
-        .expect("there is room behind every row");
-    Operand { rows, own }
+impl<'a, R> Rows<'a, R> for &'a R {
+    #[inline(always)]
+    fn of(self, _: usize) -> &'a R {
+        self
+    }
+}
+
+/// The warps of a team, as far as they are known when the interpreter is compiled.
+pub trait Width {
+    /// An operand's rows.
+    type Operand<'a, R: 'a>: Rows<'a, R>;
+
+    /// Finds the rows of an operand of the team whose frame begins at `base`.
+    fn operand<'a, R>(
+        rows: &'a [R],
+        operand: u32,
+        base: usize,
+        stride: u32,
+    ) -> Self::Operand<'a, R>;
+
+    /// The number of warps of a team that has `warps`.
+    fn warps(warps: usize) -> usize;
+}
+
+/// A team has any number of warps.
+#[derive(Debug)]
+pub enum AnyWidth {}
+
+/// A team has one warp, as where time is kept.
+#[derive(Debug)]
+pub enum OneWarp {}
+
+const NO_ROW: &str = "there is room behind every row";
+
+impl Width for AnyWidth {
+    type Operand<'a, R: 'a> = Operand<'a, R>;
+
+    #[inline(always)]
+    fn operand<R>(rows: &[R], operand: u32, base: usize, stride: u32) -> Operand<'_, R> {
+        let own = ((operand as i32) >> 31) as usize;
+        let register = (operand & !FRAME) as usize;
+        let start = (register << (stride & own as u32)) + (base & own);
+        let rows = rows.get(start..).and_then(|rows| rows.first_chunk()).expect(NO_ROW);
+        Operand { rows, own }
+    }
+
+    #[inline(always)]
+    fn warps(warps: usize) -> usize {
+        warps.min(MAX_WARPS)
+    }
+}
+
+impl Width for OneWarp {
+    type Operand<'a, R: 'a> = &'a R;
+
+    #[inline(always)]
+    fn operand<R>(rows: &[R], operand: u32, base: usize, _: u32) -> &R {
+        let own = ((operand as i32) >> 31) as usize;
+        let register = (operand & !FRAME) as usize;
+        rows.get(register + (base & own)).expect(NO_ROW)
+    }
+
+    #[inline(always)]
+    fn warps(_: usize) -> usize {
+        1
+    }
 }
 
 impl<'a> Frame<'a> {
     /// The rows of a 32-bit operand.
     #[inline(always)]
     #[must_use]
-    pub fn rows32(&self, index: u32) -> Operand<'a, Row32> {
-        operand(&self.registers.r32, index, self.base.r32, self.registers.stride)
+    pub fn rows32<W: Width>(&self, index: u32) -> W::Operand<'a, Row32> {
+        W::operand(self.r32, index, self.base.r32, self.stride)
     }
 
     /// The rows of a 64-bit operand.
     #[inline(always)]
     #[must_use]
-    pub fn rows64(&self, index: u32) -> Operand<'a, Row64> {
-        operand(&self.registers.r64, index, self.base.r64, self.registers.stride)
+    pub fn rows64<W: Width>(&self, index: u32) -> W::Operand<'a, Row64> {
+        W::operand(self.r64, index, self.base.r64, self.stride)
     }
 
     /// A predicate operand.
     #[inline(always)]
     #[must_use]
-    pub fn predicates(&self, index: u32) -> Operand<'a, Cell<u32>> {
-        operand(&self.registers.p, index, self.base.predicates, self.registers.stride)
+    pub fn predicates<W: Width>(&self, index: u32) -> W::Operand<'a, Cell<u32>> {
+        W::operand(self.p, index, self.base.predicates, self.stride)
     }
 }

@@ -11,13 +11,13 @@ use super::cluster::Peers;
 use super::inst::{Inst, NOWHERE, Op, Source, Target, WarpKind};
 use super::launch_control::Unbegun;
 use super::program::Program;
-use super::registers::Registers;
+use super::registers::{Registers, Width};
 use super::rows::{LANES, lanes};
 use super::special;
-use super::state::Core;
+use super::state::{Core, Hot};
 use super::system::{self, FailedAssertion};
 use super::tcgen05::{self, Tensor};
-use super::team::{Fragment, MAX_WARPS, Masks, State, Team, count, is_empty};
+use super::team::{Fragment, MAX_WARPS, Masks, State, Team, is_empty};
 use super::tensor;
 use super::texture;
 use super::trace::Trace;
@@ -186,7 +186,7 @@ pub(super) fn team_state<'a>(registers: &'a Registers, team: &Team, masks: Masks
 
 /// The body of [`run`], to be compiled for several instruction sets.
 #[inline(always)]
-pub fn run_here(
+pub fn run_here<W: Width>(
     registers: &Registers,
     team: &mut Team,
     fragment: &mut Fragment,
@@ -194,7 +194,7 @@ pub fn run_here(
     limits: Limits,
     vector: impl Vector,
 ) -> Stop {
-    let mut core = team_state(registers, team, fragment.masks);
+    let mut core = Hot::<W>::of(team_state(registers, team, fragment.masks));
     let program = env.program;
     let code = program.code.as_slice();
     let mut pc = fragment.pc as usize;
@@ -206,9 +206,8 @@ pub fn run_here(
     macro_rules! count_to {
         ($to:expr) => {{
             let instructions = u64::from(program.weights[$to].wrapping_sub(program.weights[since]));
-            let active = core.masks.iter().filter(|&&mask| mask != 0).count() as u64;
-            env.trace.counts.warp_instructions += instructions * active;
-            env.trace.counts.thread_instructions += instructions * u64::from(count(&core.masks));
+            env.trace.counts.warp_instructions += instructions * core.warps_in() as u64;
+            env.trace.counts.thread_instructions += instructions * u64::from(core.threads());
         }};
     }
     macro_rules! stop {
@@ -393,11 +392,11 @@ pub fn run_here(
             Op::LeF64 => core.compare64(i, |a, b| f64_of(a) <= f64_of(b)),
             Op::GtF64 => core.compare64(i, |a, b| f64_of(a) > f64_of(b)),
             Op::GeF64 => core.compare64(i, |a, b| f64_of(a) >= f64_of(b)),
-            Op::PMov => core.predicates(i, |_, b| b),
-            Op::PAnd => core.predicates(i, |a, b| a & b),
-            Op::POr => core.predicates(i, |a, b| a | b),
-            Op::PXor => core.predicates(i, |a, b| a ^ b),
-            Op::PNot => core.predicates(i, |_, b| !b),
+            Op::PMov => core.combine(i, |_, b| b),
+            Op::PAnd => core.combine(i, |a, b| a & b),
+            Op::POr => core.combine(i, |a, b| a | b),
+            Op::PXor => core.combine(i, |a, b| a ^ b),
+            Op::PNot => core.combine(i, |_, b| !b),
 
             Op::Lane => core.lane_by_lane(i, program),
             Op::LdGlobal => {
@@ -451,7 +450,7 @@ pub fn run_here(
                 } else {
                     let mut taken: Masks = [0; MAX_WARPS];
                     let mut stay = false;
-                    for w in 0..core.warps {
+                    for w in 0..core.warps() {
                         taken[w] = core.mask(i, w);
                         stay |= taken[w] != core.masks[w];
                     }
@@ -514,7 +513,7 @@ pub fn run_here(
                 count_to!(pc + 1);
                 since = pc + 1;
                 let mut gone: Masks = [0; MAX_WARPS];
-                for w in 0..core.warps {
+                for w in 0..core.warps() {
                     gone[w] = core.mask(i, w);
                     core.masks[w] &= !gone[w];
                 }

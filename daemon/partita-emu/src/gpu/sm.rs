@@ -635,7 +635,7 @@ impl Sm {
             }
             let times = &mut resident.times[team_index];
             if self.trace.transactions.len() >= MANY_TRANSACTIONS {
-                self.memory.touch(around.system, &self.trace.transactions);
+                self.memory.touch(around.system, &self.trace.transactions, start);
             }
             for transaction in &self.trace.transactions {
                 let served =

@@ -56,6 +56,12 @@ impl Calendar {
         self.first = first;
     }
 
+    /// Something of what serving a request at `time` will look at.
+    #[inline]
+    pub fn touch(&self, time: u64) -> u32 {
+        self.buckets[Self::at(time >> self.shift)].used
+    }
+
     /// Serves `bytes` from `time` on; returns when they are through.
     #[inline]
     pub fn serve(&mut self, time: u64, bytes: u64) -> u64 {

@@ -56,7 +56,7 @@ pub struct Served {
 
 #[derive(Clone, Debug)]
 struct Slice {
-    tags: Cache,
+    tags: Cache<LLC_WAYS>,
     bandwidth: Calendar,
 }
 
@@ -100,7 +100,7 @@ pub struct SharedMemorySystem {
 /// One SM's part of the memory system.
 #[derive(Clone, Debug)]
 pub struct SmMemory {
-    l1: Cache,
+    l1: Cache<L1_WAYS>,
     fill: Fill,
     stores_evict: bool,
     port: Calendar,
@@ -123,8 +123,8 @@ impl SharedMemorySystem {
         let channels = spec.dram_channels.max(1);
         let slice = Slice {
             tags: match spec.interleave_bytes {
-                None => Cache::new(spec.llc_bytes / u64::from(slices), LLC_WAYS),
-                Some(_) => Cache::in_order(spec.llc_bytes / u64::from(slices), LLC_WAYS),
+                None => Cache::new(spec.llc_bytes / u64::from(slices)),
+                Some(_) => Cache::in_order(spec.llc_bytes / u64::from(slices)),
             },
             bandwidth: Calendar::new(bucket, spec.llc_gigabytes_per_second / f64::from(slices)),
         };
@@ -250,7 +250,7 @@ impl SmMemory {
         let port =
             |bytes: u64| Calendar::new(cycle * BUCKET_CYCLES, bytes as f64 / cycle as f64 * 1000.0);
         SmMemory {
-            l1: Cache::new(spec.l1_bytes, L1_WAYS),
+            l1: Cache::new(spec.l1_bytes),
             fill: Fill::of(spec),
             stores_evict: spec.l1_stores_evict,
             port: port(spec.port_bytes_per_cycle),
@@ -282,9 +282,9 @@ impl SmMemory {
         self.unit_free
     }
 
-    /// Looks at the tags that transactions will be compared with and changes nothing: the host
-    /// fetches all of them into its cache at a time, and not one after the other.
-    pub fn touch(&self, shared: &SharedMemorySystem, transactions: &[Transaction]) {
+    /// Looks at what transactions from `time` on will be compared with and changes nothing: the host
+    /// fetches all of it into its cache at a time, and not one after the other.
+    pub fn touch(&self, shared: &SharedMemorySystem, transactions: &[Transaction], time: u64) {
         let look = |seen: u64, transaction: &Transaction| {
             let (slice, local) = shared.place(transaction.line);
             let here = if transaction.kind == AccessKind::Load {
@@ -292,7 +292,8 @@ impl SmMemory {
             } else {
                 0
             };
-            seen ^ here ^ shared.slices[slice].tags.touch(local)
+            let slice = &shared.slices[slice];
+            seen ^ here ^ slice.tags.touch(local) ^ u64::from(slice.bandwidth.touch(time))
         };
         std::hint::black_box(transactions.iter().fold(0, look));
     }

@@ -5,54 +5,55 @@ use super::trouble::{Access, global_trouble};
 use super::{Outcome, host, load_kind, stray};
 use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
+use crate::exec::registers::{Rows, Width};
 use crate::exec::rows::{LANES, Row, Row64, blend64, each, lanes};
-use crate::exec::state::Core;
+use crate::exec::state::Hot;
 use crate::exec::step::{Env, Trouble};
 use crate::exec::trace::AccessKind;
 
 /// `ld.global` of 32 or 64 bits into a row of that width.
 #[inline(always)]
-pub fn load_global(
-    core: &Core<'_>,
+pub fn load_global<W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
     if i.aux & 8 != 0 {
-        load_rows::<8, u64>(core, i, env, pc, vector)
+        load_rows::<8, u64, W>(core, i, env, pc, vector)
     } else {
-        load_rows::<4, u32>(core, i, env, pc, vector)
+        load_rows::<4, u32, W>(core, i, env, pc, vector)
     }
 }
 
 /// `st.global` of 32 or 64 bits from a row of that width.
 #[inline(always)]
-pub fn store_global(
-    core: &Core<'_>,
+pub fn store_global<W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
     if i.aux & 8 != 0 {
-        store_rows::<8, u64>(core, i, env, pc, vector)
+        store_rows::<8, u64, W>(core, i, env, pc, vector)
     } else {
-        store_rows::<4, u32>(core, i, env, pc, vector)
+        store_rows::<4, u32, W>(core, i, env, pc, vector)
     }
 }
 
 #[inline(always)]
-fn load_rows<const N: usize, T: Word<N>>(
-    core: &Core<'_>,
+fn load_rows<const N: usize, T: Word<N>, W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
-    let (masks, base, d) = (core.active(i), core.frame.rows64(i.a), T::operand(&core.frame, i.d));
+    let (masks, base, d) = (core.active(i), core.rows64(i.a), T::operand(core, i.d));
     let kind = load_kind(i);
-    for w in 0..core.warps.min(masks.len()) {
+    for w in 0..core.warps() {
         let mask = masks[w];
         if mask != 0 {
             env.trace.counts.global_loads += 1;
@@ -64,15 +65,15 @@ fn load_rows<const N: usize, T: Word<N>>(
 }
 
 #[inline(always)]
-fn store_rows<const N: usize, T: Word<N>>(
-    core: &Core<'_>,
+fn store_rows<const N: usize, T: Word<N>, W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
-    let (masks, base, b) = (core.active(i), core.frame.rows64(i.a), T::operand(&core.frame, i.b));
-    for w in 0..core.warps.min(masks.len()) {
+    let (masks, base, b) = (core.active(i), core.rows64(i.a), T::operand(core, i.b));
+    for w in 0..core.warps() {
         let mask = masks[w];
         if mask != 0 {
             env.trace.counts.global_stores += 1;

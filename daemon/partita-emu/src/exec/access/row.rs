@@ -1,18 +1,19 @@
 //! Rows of addresses, and the words in memory that they name.
 
 use crate::dispatch::vector::{HALF, Shape, Vector};
-use crate::exec::registers::{Frame, Operand};
+use crate::exec::registers::Width;
 use crate::exec::rows::{LANES, Row, lanes};
+use crate::exec::state::Hot;
 use std::cell::Cell;
 
 /// A value of `N` bytes in memory.
-pub(super) trait Word<const N: usize>: Copy + Default {
+pub(super) trait Word<const N: usize>: Copy + Default + 'static {
     /// Converts from memory.
     fn from_bytes(bytes: [u8; N]) -> Self;
     /// Converts to memory.
     fn to_bytes(self) -> [u8; N];
     /// The rows of an operand of this width.
-    fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<Self>>;
+    fn operand<'a, W: Width>(core: &Hot<'a, W>, index: u32) -> W::Operand<'a, Row<Self>>;
     /// Writes the lanes of a row that `mask` names.
     fn put(row: &Row<Self>, mask: u32, values: &[Self; LANES]);
     /// Writes half a row from memory.
@@ -35,8 +36,8 @@ impl Word<4> for u32 {
     }
 
     #[inline(always)]
-    fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<u32>> {
-        frame.rows32(index)
+    fn operand<'a, W: Width>(core: &Hot<'a, W>, index: u32) -> W::Operand<'a, Row<u32>> {
+        core.rows32(index)
     }
 
     #[inline(always)]
@@ -72,8 +73,8 @@ impl Word<8> for u64 {
     }
 
     #[inline(always)]
-    fn operand<'a>(frame: &Frame<'a>, index: u32) -> Operand<'a, Row<u64>> {
-        frame.rows64(index)
+    fn operand<'a, W: Width>(core: &Hot<'a, W>, index: u32) -> W::Operand<'a, Row<u64>> {
+        core.rows64(index)
     }
 
     #[inline(always)]

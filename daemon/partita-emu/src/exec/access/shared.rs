@@ -5,52 +5,53 @@ use super::row::{Word, find, gather, is_run, put, scatter, shapes, write};
 use super::trouble::{Access, shared_trouble};
 use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
+use crate::exec::registers::{Rows, Width};
 use crate::exec::rows::{LANES, Row, Row32, blend32, each, lanes};
-use crate::exec::state::Core;
+use crate::exec::state::Hot;
 use crate::exec::step::{Env, Trouble};
 
 /// `ld.shared` of 32 or 64 bits with a 32-bit address.
 #[inline(always)]
-pub fn load_shared(
-    core: &Core<'_>,
+pub fn load_shared<W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
     if i.aux & 8 != 0 {
-        load_rows::<8, u64>(core, i, env, pc, vector)
+        load_rows::<8, u64, W>(core, i, env, pc, vector)
     } else {
-        load_rows::<4, u32>(core, i, env, pc, vector)
+        load_rows::<4, u32, W>(core, i, env, pc, vector)
     }
 }
 
 /// `st.shared` of 32 or 64 bits with a 32-bit address.
 #[inline(always)]
-pub fn store_shared(
-    core: &Core<'_>,
+pub fn store_shared<W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
     if i.aux & 8 != 0 {
-        store_rows::<8, u64>(core, i, env, pc, vector)
+        store_rows::<8, u64, W>(core, i, env, pc, vector)
     } else {
-        store_rows::<4, u32>(core, i, env, pc, vector)
+        store_rows::<4, u32, W>(core, i, env, pc, vector)
     }
 }
 
 #[inline(always)]
-fn load_rows<const N: usize, T: Word<N>>(
-    core: &Core<'_>,
+fn load_rows<const N: usize, T: Word<N>, W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
-    let (masks, base, d) = (core.active(i), core.frame.rows32(i.a), T::operand(&core.frame, i.d));
-    for w in 0..core.warps.min(masks.len()) {
+    let (masks, base, d) = (core.active(i), core.rows32(i.a), T::operand(core, i.d));
+    for w in 0..core.warps() {
         let (mask, base) = (masks[w], base.of(w));
         if mask == 0 {
             continue;
@@ -72,15 +73,15 @@ fn load_rows<const N: usize, T: Word<N>>(
 }
 
 #[inline(always)]
-fn store_rows<const N: usize, T: Word<N>>(
-    core: &Core<'_>,
+fn store_rows<const N: usize, T: Word<N>, W: Width>(
+    core: &Hot<'_, W>,
     i: &Inst,
     env: &mut Env<'_>,
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
-    let (masks, base, b) = (core.active(i), core.frame.rows32(i.a), T::operand(&core.frame, i.b));
-    for w in 0..core.warps.min(masks.len()) {
+    let (masks, base, b) = (core.active(i), core.rows32(i.a), T::operand(core, i.b));
+    for w in 0..core.warps() {
         let (mask, base) = (masks[w], base.of(w));
         if mask == 0 {
             continue;
