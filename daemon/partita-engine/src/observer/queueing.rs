@@ -6,8 +6,10 @@
 //!
 //! - A request that begins within a quarter of the mean time of requests after the end of the one
 //!   before has waited. The part of such requests is `q`.
-//! - Requests arrive at rate `λ`, and take `S`. The program is busy for the part `ρ = λ E[S]` of
-//!   the time; where requests come in bursts, `q` is greater and counts in its place.
+//! - Requests arrive at rate `λ`, and take `S`: what the engine sees, and the time that the program
+//!   itself needs between two requests. That is the mean distance of a request that has waited from
+//!   the one before. The program is busy for the part `ρ = λ E[S]` of the time; where requests come
+//!   in bursts, `q` is greater and counts in its place.
 //! - A request that waits does so for `E[S²] / (2 E[S] (1 - ρ))` on the average (Pollaczek and
 //!   Khinchine; Kleinrock, *Queueing Systems* 1, 1975, chapter 5). Waits are taken to be
 //!   distributed exponentially: one in 100 requests waits for longer than `ln(100 q)` times that.
@@ -37,6 +39,8 @@ const MOST_BUSY: f64 = 0.9;
 const DOUBT: f64 = 2.0;
 /// From this many requests that have waited on, only such requests count.
 const ENOUGH: f64 = 10.0;
+/// The same where requests on two numbers of SMs are compared.
+const FEW: f64 = 3.0;
 
 /// Sums over requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -70,6 +74,8 @@ pub(super) struct Queueing {
     waited: Served,
     /// Time between requests, in nanoseconds.
     idle: f64,
+    /// The part of it before requests that have waited: the program's own time.
+    between: f64,
 }
 
 impl Queueing {
@@ -81,14 +87,16 @@ impl Queueing {
             self.idle += idle;
             if idle <= AT_ONCE * self.all.mean() {
                 self.waited.add(took);
+                self.between += idle;
             }
         }
     }
 
     /// What was seen counts half.
     pub(super) fn fade(&mut self) {
-        let Queueing { all, waited, idle } = *self;
-        *self = Queueing { all: all.halved(), waited: waited.halved(), idle: idle / 2.0 };
+        let Queueing { all, waited, idle, between } = *self;
+        let (all, waited) = (all.halved(), waited.halved());
+        *self = Queueing { all, waited, idle: idle / 2.0, between: between / 2.0 };
     }
 
     /// The time for which one of 100 requests would wait if each took `ratio` times as long. `None`
@@ -102,15 +110,29 @@ impl Queueing {
         self.wait_where(ratio, 1.0 + DOUBT / self.all.requests.max(1.0).sqrt())
     }
 
+    /// How many times as long requests take as `before`. Where a few have waited only these count,
+    /// because others may wait for SMs.
+    pub(super) fn longer_than(&self, before: &Queueing) -> Option<f64> {
+        let ratio = |now: Served, before: Served, least: f64| {
+            let is_known = now.requests >= least && before.requests >= least;
+            is_known.then(|| now.mean() / before.mean().max(1.0))
+        };
+        ratio(self.waited, before.waited, FEW).or_else(|| ratio(self.all, before.all, ENOUGH))
+    }
+
     fn wait_where(&self, ratio: f64, more: f64) -> Option<Nanos> {
         let served = if self.waited.requests >= ENOUGH { self.waited } else { self.all };
+        let own = self.between / self.waited.requests.max(1.0);
         let rate = self.all.requests / (self.all.time + self.idle).max(1.0);
         let waits = ratio * self.waited.requests / self.all.requests.max(1.0);
-        let busy = (ratio * more * rate * served.mean()).max(waits);
+        let seen = ratio * served.mean();
+        let busy = (more * rate * (seen + own)).max(waits);
         if busy > MOST_BUSY {
             return None;
         }
-        let mean = ratio * served.squares / (2.0 * served.time.max(1.0) * (1.0 - busy));
+        let square = ratio * ratio * served.squares / served.requests.max(1.0);
+        let square = square + 2.0 * seen * own + own * own;
+        let mean = square / (2.0 * (seen + own).max(1.0) * (1.0 - busy));
         let longest = mean * (ONE_IN * waits).max(1.0).ln();
         let longest = std::time::Duration::try_from_secs_f64(longest / 1e9).ok()?;
         u64::try_from(longest.as_nanos()).ok().map(Nanos)
@@ -158,6 +180,17 @@ mod tests {
         // 15 us / (2 (1 - 3/4)), times ln 75.
         check(&random, 1.5, Some(30_000.0 * 75_f64.ln()));
         check(&random, 2.0, None);
+    }
+
+    #[test]
+    fn a_program_is_busy_between_requests_too() {
+        // Requests of 10 us that follow after 2 us in turn with such that do after 12.
+        let between = seen(10_000, &[2_000, 12_000]);
+        // 12 us of 17 each.
+        let wait = 12_000.0 / (2.0 * (1.0 - 12.0 / 17.0)) * 50_f64.ln();
+        check(&between, 1.0, Some(wait));
+        // 15.5 of 17 would be too busy; without the program's time it would be 13.5.
+        check(&between, 1.35, None);
     }
 
     #[test]

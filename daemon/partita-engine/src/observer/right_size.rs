@@ -23,12 +23,16 @@
 //!   ([`super::composition`]). What is measured then corrects it, and at most half of the SMs goes
 //!   in one step. Predictions are only a prior: where requests take longer than predicted by more
 //!   than a tenth, or miss the target, rounds of CTAs count from then on.
+//! - **SMs come back** that were given up last, where one of the first requests on fewer misses the
+//!   target, where they take so long that the program might not keep up with the rate at which
+//!   requests came before, and where they take longer and are answered late. From then on what was
+//!   measured tells of the numbers between.
 //! - **More SMs** follow where the target is missed: at once by the time of requests, and after
 //!   [`TRIES`] requests by the estimate with waits. The same expectation tells how many. The number
 //!   that missed it is not tried again for [`FORGOTTEN`] requests.
 
 use super::as_float;
-use super::composition::{Composition, Part, Prior};
+use super::composition::{Composition, Part, Prior, scaled};
 use super::queueing::Queueing;
 use partita_model::{LatencyTarget, Nanos, TargetReport};
 
@@ -136,6 +140,30 @@ impl Window {
     }
 }
 
+/// What was before the last SMs were given up.
+#[derive(Clone, Copy, Debug)]
+struct Tried {
+    fewest: Option<u16>,
+    sms: u16,
+    queueing: Queueing,
+}
+
+/// Requests took `ratio` times as long on the second number of SMs as on the first.
+#[derive(Clone, Copy, Debug)]
+struct Measured {
+    on: (u16, u16),
+    ratio: f64,
+}
+
+impl Measured {
+    /// How many times as long requests would take on a number of SMs between the two: a part of
+    /// their time is inversely proportional to the number (Amdahl, AFIPS 1967).
+    fn ratio_on(&self, sms: u16) -> f64 {
+        let [from, to, sms] = [self.on.0, self.on.1, sms].map(|sms| 1.0 / f64::from(sms.max(1)));
+        1.0 + (self.ratio - 1.0).max(0.0) * (sms - from) / (to - from)
+    }
+}
+
 /// What requests of one application took, and the SMs that follow.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RightSize {
@@ -151,6 +179,9 @@ pub(super) struct RightSize {
     predicted: Option<(u16, Nanos)>,
     /// Predictions were wrong.
     distrusts: bool,
+    before: Option<Tried>,
+    /// How much longer requests took when SMs were given up last.
+    measured: Option<Measured>,
     /// The SMs that meet the target; `None` while that is not known.
     fewest: Option<u16>,
     /// The same when a launch last told of it.
@@ -278,12 +309,18 @@ impl RightSize {
         if took >= window.longest {
             (window.longest, window.made) = (took, request.made);
         }
+        let is_trial = self.is_trial();
+        let window = &self.window;
         let is_known = window.fresh >= TRIES;
         // All SMs may not be enough either.
         let limit = target.max(Nanos(self.on_all.0.saturating_mul(STANDS) / 100));
-        let has_fewer = is_known && self.fewest.is_some();
+        let enough = if is_trial { TRIES / 2 } else { TRIES };
+        let has_fewer = window.fresh >= enough && self.fewest.is_some();
         let is_slow = has_fewer && window.answered_now().is_none_or(|time| time > limit);
-        if window.missed * MISSES > window.seen || is_slow {
+        let is_missed = window.missed * MISSES > window.seen;
+        if is_trial && (is_missed || self.falls_behind(is_slow)) {
+            self.step_back();
+        } else if is_missed || is_slow && !is_trial {
             self.grow(target);
         } else if is_known {
             self.check_prediction();
@@ -296,6 +333,35 @@ impl RightSize {
         let Window { sms, longest, .. } = self.window;
         if let Some((_, predicted)) = self.predicted.take_if(|(on, _)| *on == sms) {
             self.distrusts |= longest.0 > predicted.0.saturating_mul(STANDS) / 100;
+        }
+    }
+
+    /// Whether these are the first requests on fewer SMs.
+    fn is_trial(&self) -> bool {
+        let Window { sms, seen, .. } = self.window;
+        self.before.is_some() && self.fewest == Some(sms) && seen <= 2 * TRIES
+    }
+
+    /// Whether they take so long that the program might not keep up, or longer than before while
+    /// requests are answered late.
+    fn falls_behind(&self, is_slow: bool) -> bool {
+        let Some(Tried { queueing, .. }) = &self.before else { return false };
+        let longer = self.window.queueing.longer_than(queueing);
+        longer.is_some_and(|ratio| {
+            queueing.wait_at_most(ratio).is_none() || is_slow && ratio > as_float(SAME) / 100.0
+        })
+    }
+
+    /// Takes the SMs back that were given up last.
+    fn step_back(&mut self) {
+        if let (Some(before), Some(tried)) = (self.before.take(), self.fewest) {
+            let Tried { fewest, sms, queueing } = before;
+            let ratio = self.window.queueing.longer_than(&queueing);
+            self.measured = ratio.map(|ratio| Measured { on: (sms, tried), ratio });
+            self.too_few = (self.too_few.0.max(tried), 0);
+            self.fewest = fewest;
+            self.distrusts |= self.predicted.take().is_some();
+            self.window = Window::default();
         }
     }
 
@@ -322,8 +388,12 @@ impl RightSize {
     fn shrink(&mut self, target: Nanos, prior: Prior<'_>) {
         let prior = Some(prior).filter(|_| !self.distrusts);
         let window = &self.window;
-        let Window { sms, longest, made, .. } = window;
-        let expected = |on: u16| made.expected(*longest, (*sms, on), prior);
+        let &Window { sms, longest, ref made, .. } = window;
+        let measured = self.measured.filter(|measured| measured.on.0 == sms);
+        let expected = |on: u16| match measured {
+            Some(measured) if on >= measured.on.1 => scaled(longest, measured.ratio_on(on)),
+            _ => made.expected(longest, (sms, on), prior),
+        };
         let Some(now) = window.answered_now() else { return };
         let is_same = |time: Nanos| time.0 <= longest.0.saturating_mul(SAME) / 100;
         // The prediction that SMs make no difference may be too low.
@@ -333,12 +403,13 @@ impl RightSize {
                 || window.answers_within(time, part(target))
         };
         let least = (self.too_few.0 + 1).max(sms / 2).max(1);
-        let found = (least..*sms).find(|on| is_met(expected(*on)));
+        let found = (least..sms).find(|on| is_met(expected(*on)));
         if let Some(found) = found.filter(|found| self.fewest.is_none_or(|now| *found < now)) {
             if self.fewest.is_none() {
                 self.on_all = now;
             }
             self.predicted = Some((found, expected(found))).filter(|_| prior.is_some());
+            self.before = Some(Tried { fewest: self.fewest, sms, queueing: window.queueing });
             self.fewest = Some(found);
         }
     }

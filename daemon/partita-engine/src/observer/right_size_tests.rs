@@ -85,9 +85,9 @@ fn a_missed_target_brings_more_sms_at_once_and_is_not_tried_again_soon() {
     let work = |sms: u16| 480_000 / u64::from(sms);
     let mut program = Program::new(&[240; 8]);
     assert_eq!(program.requests(60, work), 6);
-    assert_eq!(program.requests(1, |_| 160_000), 11, "160 us on 6 are 87 on 11");
+    assert_eq!(program.requests(1, |_| 160_000), 12, "as before");
     let slower = |sms: u16| 960_000 / u64::from(sms);
-    assert_eq!(program.requests(900, slower), 11);
+    assert_eq!(program.requests(900, slower), 11, "87 us");
     assert_eq!(program.size.report().unwrap().missed, 1);
     // A rare miss is within the target's part.
     assert_eq!(program.requests(1, |_| 160_000), 11);
@@ -277,8 +277,13 @@ struct Answered {
 }
 
 /// Requests arrive independently of each other, at `load` of what 24 SMs can do, and are served one
-/// after the other; the target is 1.5 times the 99th percentile on 24 SMs.
-fn open_loop(load: f64, seed: u64, prior: Prior<'_>, took: impl Fn(u16) -> u64) -> Answered {
+/// after the other; the target is 1.5 times the 99th percentile on 24 SMs. `own`: the time that the
+/// program itself needs behind each.
+fn open_loop(
+    (load, own, seed): (f64, u64, u64),
+    prior: Prior<'_>,
+    took: impl Fn(u16) -> u64,
+) -> Answered {
     let requests = 400;
     const GRACE: u64 = 60_000;
     let mut state = seed;
@@ -290,7 +295,7 @@ fn open_loop(load: f64, seed: u64, prior: Prior<'_>, took: impl Fn(u16) -> u64) 
         word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
         as_float((word ^ word >> 31) >> 11) / as_float(1 << 53)
     };
-    let mean = as_float(took(24)) / load;
+    let mean = as_float(took(24) + own) / load;
     let mut clock = 0.0;
     let arrivals: Vec<u64> = std::iter::repeat_with(|| {
         clock -= mean * (1.0 - random()).ln();
@@ -302,8 +307,8 @@ fn open_loop(load: f64, seed: u64, prior: Prior<'_>, took: impl Fn(u16) -> u64) 
     let mut alone: Vec<u64> = arrivals
         .iter()
         .map(|&arrival| {
-            free = free.max(arrival) + took(24);
-            free - arrival
+            free = free.max(arrival) + took(24) + own;
+            free - own - arrival
         })
         .collect();
     alone.sort_unstable();
@@ -313,10 +318,11 @@ fn open_loop(load: f64, seed: u64, prior: Prior<'_>, took: impl Fn(u16) -> u64) 
     size.set_target(LatencyTarget::of(Nanos(target)));
     let (mut now, mut in_time, mut sum) = (0, 0_u64, 0_u64);
     for &arrival in &arrivals {
-        if arrival > now + GRACE {
+        let begins = arrival.max(now + own);
+        if begins > now + GRACE {
             size.paused(Nanos(now), prior);
         }
-        now = now.max(arrival);
+        now = begins;
         let sms = size.sms().unwrap_or(24).min(24);
         size.holds(sms);
         for _ in 0..8 {
@@ -339,7 +345,7 @@ fn an_open_loop_keeps_its_target_whatever_the_first_requests_look_like() {
     for (load, work) in [0.5, 0.7, 0.9].into_iter().flat_map(|load| works.map(|work| (load, work)))
     {
         for seed in 0..100 {
-            let Answered { in_time, sms } = open_loop(load, seed, UNKNOWN, work);
+            let Answered { in_time, sms } = open_loop((load, 0, seed), UNKNOWN, work);
             assert!(in_time >= 99.0, "load {load}, seed {seed}: {in_time} % with {sms:.1} SMs");
         }
     }
@@ -351,11 +357,31 @@ fn a_busy_program_keeps_the_sms_that_a_prediction_takes_for_useless() {
     let work = |sms: u16| 71_000 + 144_000 / u64::from(sms);
     let flat: Prior<'static> = &|_, _, _| Some(1.0);
     for seed in 0..100 {
-        let Answered { in_time, sms } = open_loop(0.9, seed, flat, work);
+        let Answered { in_time, sms } = open_loop((0.9, 0, seed), flat, work);
         assert!(in_time >= 99.0, "seed {seed}: {in_time} % with {sms:.1} SMs");
     }
-    let at_half: Vec<f64> = (0..20).map(|seed| open_loop(0.5, seed, flat, work).sms).collect();
+    let at_half: Vec<f64> = (0..20).map(|seed| open_loop((0.5, 0, seed), flat, work).sms).collect();
     assert!(at_half.iter().any(|&sms| sms < 20.0), "{at_half:?}");
+}
+
+#[test]
+fn sms_come_back_before_a_queue_has_grown() {
+    // Predictions see no difference, where half of the SMs take a twelfth, a third, or twice as
+    // long.
+    let flat: Prior<'static> = &|_, _, _| Some(1.0);
+    let works = [(71_000, 144_000, 99.0), (45_000, 552_000, 99.0), (0, 1_848_000, 98.0)];
+    for (load, (fixed, divided, least)) in
+        [0.1, 0.5, 0.7, 0.9].into_iter().flat_map(|load| works.map(|work| (load, work)))
+    {
+        for seed in 0..50 {
+            let work = |sms: u16| fixed + divided / u64::from(sms);
+            let Answered { in_time, sms } = open_loop((load, 10_000, seed), flat, work);
+            assert!(in_time >= least, "load {load}, seed {seed}: {in_time} % with {sms:.1} SMs");
+        }
+    }
+    // Where predictions are right SMs are given up all the same.
+    let sms: f64 = (0..50).map(|seed| open_loop((0.5, 10_000, seed), flat, |_| 60_000).sms).sum();
+    assert!(sms / 50.0 < 8.0, "{}", sms / 50.0);
 }
 
 #[test]
