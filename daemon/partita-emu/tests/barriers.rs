@@ -189,6 +189,30 @@ fn a_barrier_serves_again_and_the_exited_are_not_awaited() {
     check(body, |thread| if thread < 96 { 95 - thread } else { 0 });
 }
 
+/// `contain` adds up the votes itself where threads could wait for each other at two reductions.
+#[test]
+fn votes_of_several_barriers_in_rounds() {
+    // The last warp leaves before the sixth round.
+    let body = [
+        "mov.u32 %r4, 0;\nmov.u32 %r5, 0;\n$round:",
+        "setp.ge.u32 %p1, %r4, 5;\nsetp.eq.and.u32 %p1, %w, 3, %p1;\n@%p1 exit;",
+        "LATE mul.lo.u32 %r6, %r4, 13;\nsetp.lt.u32 %p1, %t, %r6;",
+        "bar.red.popc.u32 %r7, 0, %p1;\nadd.u32 %r5, %r5, %r7;",
+        "setp.eq.u32 %p1, %t, %r4;\nmov.u32 %r8, 1;",
+        "bar.red.or.pred %p2, %r8, %p1;\n@%p2 add.u32 %r5, %r5, 1;",
+        "sub.u32 %r6, 128, %r4;\nsetp.ge.u32 %p1, %t, %r6;",
+        "barrier.red.and.aligned.pred %p3, 2, !%p1;\n@%p3 add.u32 %r5, %r5, 1;",
+        "add.u32 %r4, %r4, 1;\nsetp.lt.u32 %p1, %r4, 10;\n@%p1 bra $round;",
+        "st.global.u32 [%x1], %r5;",
+    ]
+    .join("\n");
+    let counted: u32 = (0..10).map(|k| (13 * k).min(if k < 5 { 128 } else { 96 })).sum();
+    check(&body, |thread| if thread < 96 { counted + 10 + 6 } else { 0 });
+    let written = kernel(&body);
+    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
+    assert!(!partita_ptx::print(&contained).contains(".red.and"));
+}
+
 /// Barriers without a count at which threads could wait for each other: `contain` makes loops of
 /// them.
 #[test]

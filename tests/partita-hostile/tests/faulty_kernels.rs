@@ -10,7 +10,7 @@
 //! until a seed fails.
 //!
 //! A run plays [`USUAL`] seeds. `PARTITA_FAULTY_KERNELS=0-9999` plays these, `7,100-199` those, and
-//! `PARTITA_FAULTY_KERNELS_ONLY='global, beyond'` only that fault.
+//! `PARTITA_FAULTY_KERNELS_ONLY='global, beyond'` only that fault. No seed chooses [`BY_NAME`].
 
 #![expect(clippy::unwrap_used, reason = "in a test a panic is the report")]
 
@@ -35,6 +35,8 @@ use std::time::{Duration, Instant};
 
 /// Seeds of a usual run: the first ones, and some that once reached the context.
 const USUAL: &str = "0-19,281,397,441,792,8426,8727";
+/// A fault that no seed chooses, and seeds of it in a usual run.
+const BY_NAME: (&str, std::ops::Range<u64>) = ("reductions, apart", 0..4);
 const SWITCHES: &str = "timing=off,cuda=13050,sticky-faults=on";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 /// Another user than the daemon's, who may run no kernel without a fence.
@@ -47,6 +49,7 @@ const HANG: Duration = Duration::from_secs(60);
 const SOCKETS: &str = "PARTITA_FAULTY_SOCKETS";
 /// Lines of the daemon's log that are printed of a seed that fails.
 const LAST_LINES: usize = 8;
+const SEEDS: &str = "PARTITA_FAULTY_KERNELS";
 const ONLY: &str = "PARTITA_FAULTY_KERNELS_ONLY";
 /// Outcomes without an error of the program's.
 const GOOD: &str = "no error";
@@ -182,7 +185,7 @@ fn process_with_faulty_kernels() {
     set_thread_res_uid(stranger, stranger, stranger).unwrap();
     let mut program = None;
     for line in std::io::stdin().lines() {
-        let faulty = of_seed(line.unwrap().parse().unwrap());
+        let faulty = serde_json::from_str::<Choice>(&line.unwrap()).unwrap().kernel();
         let own = program.take().map_or_else(|| Program::new(Path::new(&sockets)), Ok).unwrap();
         let said = match run(&own, &faulty) {
             // A session that has failed runs nothing more.
@@ -214,14 +217,39 @@ fn daemon() -> Daemon {
     daemon
 }
 
-fn of_seed(seed: u64) -> Faulty {
-    faulty::kernel(seed, std::env::var(ONLY).ok().as_deref())
+/// A kernel to be played.
+#[derive(Clone, serde::Serialize, serde::Deserialize)]
+struct Choice {
+    seed: u64,
+    /// Its faults, if they are not the seed's choice.
+    only: Option<String>,
+}
+
+impl Choice {
+    fn kernel(&self) -> Faulty {
+        faulty::kernel(self.seed, self.only.as_deref())
+    }
+}
+
+/// What the variables ask for, or a usual run.
+fn choices() -> Vec<Choice> {
+    let (asked, only) = (std::env::var(SEEDS), std::env::var(ONLY).ok());
+    let is_usual = asked.is_err() && only.is_none();
+    let asked = asked.unwrap_or_else(|_| USUAL.into());
+    let seeds = asked.split(',').flat_map(|range| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        first.parse::<u64>().unwrap()..=last.parse().unwrap()
+    });
+    let by_chance = seeds.map(|seed| Choice { seed, only: only.clone() });
+    let (name, seeds) = BY_NAME;
+    let by_name = seeds.map(|seed| Choice { seed, only: Some(name.to_owned()) });
+    by_chance.chain(by_name.filter(|_| is_usual)).collect()
 }
 
 /// The process that launches faulty kernels.
 struct Player {
     child: Child,
-    seeds: ChildStdin,
+    choices: ChildStdin,
     /// How kernels have ended.
     ends: Receiver<String>,
     /// Whether it was killed because a kernel did not end.
@@ -266,14 +294,15 @@ impl Player {
                 }
             }
         });
-        Player { seeds: child.stdin.take().unwrap(), child, ends, is_killed, may_be_endless }
+        Player { choices: child.stdin.take().unwrap(), child, ends, is_killed, may_be_endless }
     }
 
-    /// What becomes of a seed's kernel, in words, beside healthy rounds.
-    fn outcome(&mut self, seed: u64, healthy: &mut Healthy) -> Result<String, String> {
-        let may_be_endless = of_seed(seed).errors.contains(&TIMEOUT);
+    /// What becomes of a kernel, in words, beside healthy rounds.
+    fn outcome(&mut self, choice: &Choice, healthy: &mut Healthy) -> Result<String, String> {
+        let may_be_endless = choice.kernel().errors.contains(&TIMEOUT);
         self.may_be_endless.store(may_be_endless, Ordering::Release);
-        writeln!(self.seeds, "{seed}").map_err(|_| "the process has ended".to_owned())?;
+        let line = serde_json::to_string(choice).unwrap();
+        writeln!(self.choices, "{line}").map_err(|_| "the process has ended".to_owned())?;
         loop {
             healthy.round()?;
             if let Ok(end) = self.ends.try_recv() {
@@ -296,20 +325,20 @@ impl Drop for Player {
     }
 }
 
-/// Plays a seed. The words are for the table of outcomes.
+/// Plays a kernel. The words are for the table of outcomes.
 fn play(
     daemon: &Daemon,
     player: &mut Player,
     healthy: &mut Healthy,
-    seed: u64,
+    choice: &Choice,
 ) -> Result<String, String> {
     let begun = Instant::now();
-    let outcome = player.outcome(seed, healthy)?;
+    let outcome = player.outcome(choice, healthy)?;
     if outcome == KILLED {
         *player = Player::start(daemon);
     }
     healthy.round()?;
-    let Faulty { errors, .. } = of_seed(seed);
+    let Faulty { errors, .. } = choice.kernel();
     let is_known = match outcome.strip_prefix("error ") {
         Some(code) => errors.iter().any(|error| error.to_string() == code),
         None if outcome == KILLED => errors.contains(&TIMEOUT),
@@ -326,11 +355,6 @@ fn play(
 
 #[test]
 fn nothing_that_a_kernel_does_reaches_the_context() {
-    let asked = std::env::var("PARTITA_FAULTY_KERNELS").unwrap_or_else(|_| USUAL.into());
-    let seeds = asked.split(',').flat_map(|range| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        first.parse::<u64>().unwrap()..=last.parse().unwrap()
-    });
     if !geteuid().is_root() {
         println!("skipped: only root can be two users, of whom one has no right");
         return;
@@ -341,9 +365,11 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
     let mut outcomes: BTreeMap<(Vec<&str>, String), u64> = BTreeMap::new();
     let mut wrong = Vec::new();
     let begun = Instant::now();
-    for seed in seeds {
-        let Faulty { faults, ptx, ctas, threads, dynamic_shared, .. } = of_seed(seed);
-        match play(&daemon, &mut player, &mut healthy, seed) {
+    let choices = choices();
+    for choice in &choices {
+        let seed = choice.seed;
+        let Faulty { faults, ptx, ctas, threads, dynamic_shared, .. } = choice.kernel();
+        match play(&daemon, &mut player, &mut healthy, choice) {
             Ok(outcome) => *outcomes.entry((faults, outcome)).or_default() += 1,
             Err(error) => {
                 let log = daemon.log();
@@ -367,6 +393,6 @@ fn nothing_that_a_kernel_does_reaches_the_context() {
     for ((faults, outcome), count) in outcomes {
         println!("{count:5}  {}: {outcome}", faults.join(" and "));
     }
-    println!("{asked} took {:.1} s", begun.elapsed().as_secs_f64());
+    println!("{} kernels took {:.1} s", choices.len(), begun.elapsed().as_secs_f64());
     assert!(wrong.is_empty(), "{} seeds failed: {wrong:?}", wrong.len());
 }

@@ -11,11 +11,16 @@
 //! is polled, too: it opens when as many threads have come as a further word counts, from which
 //! each thread takes itself before it exits.
 //!
+//! A reduction without a count (`bar.red.popc`) adds up its votes, too ([`reductions`]).
+//!
 //! # What stays the hardware's
 //!
-//! - Reductions, and barriers that threads of a warp reach apart (`barrier.sync`): which threads
-//!   come together is not known. The same holds of other barriers with their numbers. Where such a
-//!   barrier's number is in a register, nothing changes.
+//! - Reductions that count their threads, because others of the CTA may open the barrier again
+//!   before these have read the sum.
+//! - Barriers that threads of a warp reach apart (`barrier.sync`): which threads come together is
+//!   not known.
+//! - Other barriers with the numbers of these. Where such a number is in a register, nothing
+//!   changes.
 //! - All barriers below `sm_70` and PTX 6.3, which has `nanosleep`.
 
 use std::collections::BTreeSet;
@@ -28,6 +33,7 @@ use crate::ir::{
 };
 use crate::kernels::Calls;
 
+use super::reductions::{self, Reduction, reduction};
 use super::{falls_off, threads};
 
 /// The words of the barriers, as the pass names them.
@@ -39,7 +45,7 @@ const LIVE: i32 = 64;
 /// What a word counts when its barrier opens.
 const OPENED: u64 = 1 << 16;
 /// All lanes of a warp.
-const ALL: Operand = Operand::Int(0xffff_ffff);
+pub(super) const ALL: Operand = Operand::Int(0xffff_ffff);
 
 /// What may become of an instruction's barrier.
 enum Kind {
@@ -47,8 +53,17 @@ enum Kind {
     None,
     /// It stays the hardware's.
     Kept(Operand),
-    /// It may be polled: its number, and its threads if it counts them.
-    Sync(Operand, Option<Operand>),
+    /// It may be polled.
+    Sync(Barrier),
+}
+
+/// A barrier that may be polled.
+#[derive(Clone, Copy, Debug)]
+struct Barrier {
+    number: Operand,
+    /// Its threads, if it counts them.
+    count: Option<Operand>,
+    reduction: Option<Reduction>,
 }
 
 fn kind(module: &Module, body: &Body, inst: &Inst) -> Kind {
@@ -65,7 +80,12 @@ fn kind(module: &Module, body: &Body, inst: &Inst) -> Kind {
         [None, _] => return Kind::None,
     };
     let is_aligned = form.op == Op::Bar || form.has(Mod::Aligned);
-    if is_aligned && !form.has(Mod::Red) { Kind::Sync(number, count) } else { Kind::Kept(number) }
+    let is_reduction = form.has(Mod::Red);
+    let reduction = reduction(form, body.operands(inst.operands)).filter(|_| is_reduction);
+    if !is_aligned || is_reduction && (reduction.is_none() || count.is_some()) {
+        return Kind::Kept(number);
+    }
+    Kind::Sync(Barrier { number, count, reduction })
 }
 
 fn number(operand: Operand) -> Option<u64> {
@@ -81,6 +101,8 @@ struct Plan {
     kept: BTreeSet<u64>,
     /// Whether barriers without a count are polled.
     wholes: bool,
+    /// The numbers of barriers whose votes are added up.
+    reductions: BTreeSet<u64>,
 }
 
 impl Plan {
@@ -88,13 +110,23 @@ impl Plan {
     fn of(module: &Module) -> Option<Plan> {
         let is_new = module.sm()? >= 70 && module.version >= Version { major: 6, minor: 3 };
         let (mut kept, mut wholes, mut counted) = (BTreeSet::new(), Vec::new(), Vec::new());
+        let mut reductions = BTreeSet::new();
         for body in module.funcs.iter().filter_map(|func| func.body.as_ref()) {
             for (_, inst) in body.insts() {
                 match kind(module, body, inst) {
                     Kind::None => {}
                     Kind::Kept(operand) => drop(kept.insert(number(operand)?)),
-                    Kind::Sync(operand, Some(_)) => counted.push(number(operand)),
-                    Kind::Sync(operand, None) => wholes.push(number(operand)),
+                    Kind::Sync(barrier) if barrier.count.is_some() => {
+                        counted.push(number(barrier.number));
+                    }
+                    Kind::Sync(Barrier { number: operand, reduction, .. }) => {
+                        wholes.push(number(operand));
+                        match number(operand).filter(|_| reduction.is_some()) {
+                            Some(number) => drop(reductions.insert(number)),
+                            None if reduction.is_some() => reductions.extend(0..BARRIERS),
+                            None => {}
+                        }
+                    }
                 }
             }
         }
@@ -114,24 +146,24 @@ impl Plan {
             kept.extend(wholes.into_iter().flatten());
         }
         let changes = polls_wholes || counted.iter().any(|number| is_free(number, &kept));
-        (is_new && changes).then_some(Plan { kept, wholes: polls_wholes })
+        if !polls_wholes {
+            reductions.clear();
+        }
+        (is_new && changes).then_some(Plan { kept, wholes: polls_wholes, reductions })
     }
 
-    /// The number and the count of a barrier that is polled.
+    /// A barrier that is polled.
     fn polled(&self, module: &Module, body: &Body, inst: &Inst) -> Option<Barrier> {
-        let Kind::Sync(operand, count) = kind(module, body, inst) else { return None };
-        let is_kept = number(operand).is_some_and(|number| self.kept.contains(&number));
-        (!is_kept && (count.is_some() || self.wholes)).then_some((operand, count))
+        let Kind::Sync(barrier) = kind(module, body, inst) else { return None };
+        let is_kept = number(barrier.number).is_some_and(|number| self.kept.contains(&number));
+        (!is_kept && (barrier.count.is_some() || self.wholes)).then_some(barrier)
     }
 }
-
-/// The number of a barrier, and its threads if it counts them.
-type Barrier = (Operand, Option<Operand>);
 
 /// Makes loops of barriers.
 pub(super) fn poll(module: &mut Module) {
     let Some(plan) = Plan::of(module) else { return };
-    let words = words(module);
+    let words = words(module, &plan);
     let mut polling = BTreeSet::new();
     for index in 0..module.funcs.len() {
         if let Some(mut body) = module.funcs[index].body.take() {
@@ -160,15 +192,17 @@ pub(super) fn poll(module: &mut Module) {
     }
     for id in kernels {
         if let Some(mut body) = module.funcs[id.0 as usize].body.take() {
-            begin(module, &mut body, words, plan.wholes);
+            begin(module, &mut body, words, &plan);
             module.funcs[id.0 as usize].body = Some(body);
         }
     }
 }
 
 /// Declares the words.
-fn words(module: &mut Module) -> VarId {
+fn words(module: &mut Module, plan: &Plan) -> VarId {
     let name = module.names.fresh(WORDS);
+    let sums = plan.reductions.last().and_then(|&last| reductions::sums(last).last());
+    let end = sums.map_or(LIVE.unsigned_abs().into(), |last| last) + 4;
     let words = module.add_var(Variable {
         name,
         space: Space::Shared,
@@ -177,7 +211,7 @@ fn words(module: &mut Module) -> VarId {
         align: Some(16),
         vector: 1,
         ty: Type::B8,
-        dims: vec![Dim::Count(4 * BARRIERS + 4)],
+        dims: vec![Dim::Count(end)],
         pointer: None,
         attribute: None,
         init: None,
@@ -214,7 +248,7 @@ fn count_exits(module: &mut Module, body: &mut Body, is_kernel: bool, words: Var
 
 /// A kernel begins with words of zero, and the number of its threads: its first thread writes them,
 /// and all wait for it.
-fn begin(module: &mut Module, body: &mut Body, words: VarId, counts: bool) {
+fn begin(module: &mut Module, body: &mut Body, words: VarId, plan: &Plan) {
     let mut out = Vec::with_capacity(body.stmts.len() + 16);
     let mut reg = |stem: &str, ty, out: &mut Vec<Stmt>| {
         let name = module.names.fresh(stem);
@@ -231,13 +265,14 @@ fn begin(module: &mut Module, body: &mut Body, words: VarId, counts: bool) {
     }
     emit(module, body, &mut out, "setp.eq.u32", &[Operand::Reg(first), tid, Operand::Int(0)]);
     emit(module, body, &mut out, "mov.u32", &[part, Operand::Int(0)]);
-    for word in 0..BARRIERS {
-        let at = i32::try_from(4 * word).expect("there are 16");
+    let words_of_barriers = (0..BARRIERS).map(|word| 4 * word);
+    for at in words_of_barriers.chain(plan.reductions.iter().flat_map(|&of| reductions::sums(of))) {
+        let at = i32::try_from(at).expect("there are 16 barriers");
         let to = Operand::Mem(Base::Symbol(Symbol::Var(words)), at);
         emit(module, body, &mut out, "st.shared.u32", &[to, part]);
         guard(&mut out, Guard { reg: first, negated: false }, Pos::default());
     }
-    if counts {
+    if plan.wholes {
         threads(module, body, [tid, part], &mut out);
         let live = Operand::Mem(Base::Symbol(Symbol::Var(words)), LIVE);
         emit(module, body, &mut out, "st.shared.u32", &[live, tid]);
@@ -249,7 +284,7 @@ fn begin(module: &mut Module, body: &mut Body, words: VarId, counts: bool) {
 }
 
 /// Guards the last instruction, and says where in the program's text it stands.
-fn guard(out: &mut [Stmt], guard: Guard, pos: Pos) {
+pub(super) fn guard(out: &mut [Stmt], guard: Guard, pos: Pos) {
     if let Some(Stmt::Inst(inst)) = out.last_mut() {
         (inst.guard, inst.pos) = (Some(guard), pos);
     }
@@ -261,17 +296,19 @@ struct Poller<'a> {
 }
 
 /// Registers of one body.
-struct Regs {
+pub(super) struct Regs {
     cell: Operand,
     limit: Operand,
     /// The threads that come with this one.
     share: Operand,
     /// How often the barrier had opened when the thread came.
-    opened: Operand,
-    old: Operand,
-    new: Operand,
+    pub(super) opened: Operand,
+    pub(super) old: Operand,
+    pub(super) new: Operand,
+    /// The sum of this opening's votes, and that of the opening after the next.
+    pub(super) sums: [Base; 2],
     is: Reg,
-    leads: Reg,
+    pub(super) leads: Reg,
     at: Base,
 }
 
@@ -285,9 +322,10 @@ impl Regs {
         let mut word = |stem: &str| Operand::Reg(reg(stem, Type::B32));
         let [limit, share, opened, old, new] =
             ["%pw_limit", "%pw_share", "%pw_opened", "%pw_old", "%pw_new"].map(&mut word);
+        let sums = ["%pw_sum", "%pw_next"].map(|stem| Base::Reg(reg(stem, Type::B32)));
         let (is, leads) = (reg("%pw_is", Type::Pred), reg("%pw_leads", Type::Pred));
         let at = Base::Reg(cell);
-        Regs { cell: Operand::Reg(cell), limit, share, opened, old, new, is, leads, at }
+        Regs { cell: Operand::Reg(cell), limit, share, opened, old, new, sums, is, leads, at }
     }
 }
 
@@ -307,7 +345,7 @@ impl Poller<'_> {
         for (index, stmt) in stmts.into_iter().enumerate() {
             match (stmt, sites.next_if(|(at, _)| *at == index)) {
                 (Stmt::Inst(inst), Some((_, barrier))) => {
-                    self.barrier(module, body, &regs, (inst, barrier), &mut out);
+                    self.barrier(module, body, &regs, (inst, &barrier), &mut out);
                 }
                 (stmt, _) => out.push(stmt),
             }
@@ -321,9 +359,10 @@ impl Poller<'_> {
         module: &mut Module,
         body: &mut Body,
         regs: &Regs,
-        (inst, (operand, count)): (Inst, Barrier),
+        (inst, barrier): (Inst, &Barrier),
         out: &mut Vec<Stmt>,
     ) {
+        let &Barrier { number: operand, count, reduction } = barrier;
         let past = label(module, body);
         if let Some(own) = inst.guard {
             branch(module, body, out, past);
@@ -342,10 +381,13 @@ impl Poller<'_> {
         emit(module, body, out, "mov.u32", &[regs.new, operand]);
         emit(module, body, out, "shl.b32", &[regs.new, regs.new, Operand::Int(2)]);
         emit(module, body, out, "add.u32", &[regs.cell, regs.cell, regs.new]);
-        come(module, body, regs, count.is_some(), out);
+        come(module, body, regs, (barrier, words), out);
         if !module.form(&inst).has(Mod::Arrive) {
             let live = count.is_none().then_some(live);
-            wait(module, body, regs, (live, inst.pos), out);
+            wait(module, body, regs, (live, inst.pos, reduction.is_some()), out);
+        }
+        if let Some(reduction) = reduction {
+            reductions::tell(module, body, regs, reduction, out);
         }
         out.push(Stmt::Label(past));
     }
@@ -382,7 +424,7 @@ fn come(
     module: &mut Module,
     body: &mut Body,
     regs: &Regs,
-    counts_warps: bool,
+    (barrier, words): (&Barrier, Operand),
     out: &mut Vec<Stmt>,
 ) {
     let &Regs { limit, share, opened, old, new, at, .. } = regs;
@@ -391,15 +433,21 @@ fn come(
     let cell = Operand::Mem(at, 0);
     emit(module, body, out, "ld.volatile.shared.u32", &[opened, cell]);
     emit(module, body, out, "shr.u32", &[opened, opened, Operand::Int(16)]);
+    if barrier.reduction.is_some() {
+        reductions::find_sums(module, body, regs, (barrier.number, words), out);
+    }
     emit(module, body, out, "mov.u32", &[old, lane]);
     emit(module, body, out, "setp.lt.u32", &[is, old, Operand::Int(32)]);
     emit(module, body, out, "vote.sync.ballot.b32", &[new, is, ALL]);
-    match counts_warps {
+    match barrier.count.is_some() {
         true => emit(module, body, out, "mov.u32", &[share, Operand::Int(32)]),
         false => emit(module, body, out, "popc.b32", &[share, new]),
     }
     emit(module, body, out, "bfind.u32", &[new, new]);
     emit(module, body, out, "setp.ne.u32", &[leads, old, new]);
+    if let Some(reduction) = barrier.reduction {
+        reductions::vote(module, body, regs, reduction, out);
+    }
     emit(module, body, out, "bar.warp.sync", &[ALL]);
     emit(module, body, out, "fence.acq_rel.cta", &[]);
     let (again, done) = (label(module, body), label(module, body));
@@ -418,6 +466,9 @@ fn come(
     guard(out, last, Pos::default());
     emit(module, body, out, "add.u32", &[new, new, Operand::Int(OPENED)]);
     guard(out, last, Pos::default());
+    if barrier.reduction.is_some() {
+        reductions::clear_next(module, body, regs, out);
+    }
     emit(module, body, out, "atom.shared.cas.b32", &[new, cell, old, new]);
     emit(module, body, out, "setp.ne.u32", &[is, new, old]);
     branch(module, body, out, again);
@@ -431,7 +482,7 @@ fn wait(
     module: &mut Module,
     body: &mut Body,
     regs: &Regs,
-    (live, pos): (Option<Operand>, Pos),
+    (live, pos, reduces): (Option<Operand>, Pos, bool),
     out: &mut Vec<Stmt>,
 ) {
     let again = label(module, body);
@@ -440,7 +491,7 @@ fn wait(
     out.push(Stmt::Label(again));
     emit(module, body, out, "ld.volatile.shared.u32", &seen);
     if let Some(live) = live {
-        open_for_the_rest(module, body, regs, live, out);
+        open_for_the_rest(module, body, regs, (live, reduces), out);
     }
     emit(module, body, out, "shr.u32", &[regs.old, regs.old, Operand::Int(16)]);
     emit(module, body, out, "setp.eq.u32", &[Operand::Reg(regs.is), regs.old, regs.opened]);
@@ -457,7 +508,7 @@ fn open_for_the_rest(
     module: &mut Module,
     body: &mut Body,
     regs: &Regs,
-    live: Operand,
+    (live, reduces): (Operand, bool),
     out: &mut Vec<Stmt>,
 ) {
     let &Regs { limit, share, old, new, at, .. } = regs;
@@ -468,6 +519,9 @@ fn open_for_the_rest(
     emit(module, body, out, "setp.ge.u32", &[is_full, new, limit]);
     emit(module, body, out, "and.b32", &[new, old, clear]);
     emit(module, body, out, "add.u32", &[new, new, Operand::Int(OPENED)]);
+    if reduces {
+        reductions::clear_next(module, body, regs, out);
+    }
     let cell = Operand::Mem(at, 0);
     emit(module, body, out, "atom.shared.cas.b32", &[share, cell, old, new]);
     guard(out, Guard { reg: regs.leads, negated: false }, Pos::default());

@@ -29,6 +29,7 @@ mod arrays;
 mod barriers;
 mod lines;
 mod places;
+mod reductions;
 mod shared;
 mod stack;
 mod values;

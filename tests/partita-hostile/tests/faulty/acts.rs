@@ -8,11 +8,12 @@ use super::{Act, BYTES, Random};
 type Make = fn(&mut Random, usize) -> String;
 
 /// A fault: its name, how often it is chosen, CUDA's errors that its program may get, and its text.
+/// One that is never chosen is played by its name: another choice would change what seeds mean.
 type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 34] = [
+const FAULTS: [Fault; 35] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -47,6 +48,7 @@ const FAULTS: [Fault; 34] = [
     ("mbarrier, beyond", 1, &[700, 716], |random, _| mbarrier(random, Random::far)),
     ("division", 1, &[], |_, _| division()),
     ("malloc", 1, &[800], |_, index| malloc(index)),
+    ("reductions, apart", 0, &[702], reductions_apart),
 ];
 
 /// A fault, of this name if one is given.
@@ -438,6 +440,20 @@ fn barrier_never_full(random: &mut Random) -> String {
     format!(
         "\tshr.u32 %w, %r2, 5;\n\tadd.u32 %w, %w, {first};\n\tmov.u32 %v, %ntid.x;\n\
          \tmin.u32 %v, %v, 64;\n\t{wait} %w, %v;\n"
+    )
+}
+
+/// Every other warp waits at another reduction. A CTA of one warp has none to wait for.
+fn reductions_apart(random: &mut Random, index: usize) -> String {
+    let votes = "\tsetp.lt.u32 %p3, %r2, 3;\n\tand.b32 %w, %r2, 32;\n\tshr.u32 %w, %w, 5;\n";
+    if random.is(2) {
+        return format!("{votes}\tbar.red.popc.u32 %v, %w, %p3;\n");
+    }
+    let how = random.one_of(&["and", "or"]);
+    format!(
+        "{votes}\tsetp.eq.u32 %p4, %w, 0;\n\t@%p4 bra $OTHER{index};\n\tbar.red.{how}.pred %p5, 0, \
+         %p3;\n\tbra $VOTED{index};\n$OTHER{index}:\n\tbarrier.red.popc.aligned.u32 %v, 1, \
+         %p3;\n$VOTED{index}:\n"
     )
 }
 
