@@ -74,6 +74,7 @@ fn run_fast<W: Width>(
     run_here::<W>(registers, team, fragment, env, limits, vector)
 }
 
+/// Hosts without AVX2 have no form for teams of one warp, which would have to be compiled, too.
 fn run_plain(
     registers: &Registers,
     team: &mut Team,

@@ -49,7 +49,7 @@ impl Order {
 /// The most ways of a set.
 const MOST_WAYS: usize = 16;
 
-/// All that a look-up needs but tags stands in one line of the host's cache. Of the tags it compares
+/// What a look-up needs beside tags stands in one line of the host's cache. Of the tags it compares
 /// only those whose digest is that of the line.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]

@@ -282,8 +282,8 @@ impl SmMemory {
         self.unit_free
     }
 
-    /// Looks at what transactions from `time` on will be compared with and changes nothing: the host
-    /// fetches all of it into its cache at a time, and not one after the other.
+    /// Looks at what transactions from `time` on will need, and changes nothing. The host fetches
+    /// the first line of each set, and the bucket of each slice, at a time.
     pub fn touch(&self, shared: &SharedMemorySystem, transactions: &[Transaction], time: u64) {
         let look = |seen: u64, transaction: &Transaction| {
             let (slice, local) = shared.place(transaction.line);

@@ -108,19 +108,19 @@ impl Account {
         self.right_size.sms().map_or(usable, |fewest| usable.min(fewest))
     }
 
-    /// A launch is queued. Whether the application needs more SMs than before.
+    /// A launch is queued. Whether the application needs other SMs than before.
     pub(super) fn queued(&mut self, now: Nanos, part: Part, prior: Prior<'_>) -> bool {
         let grace = self.gaps.grace(self.longest_grace);
         if self.work == 0 && now > self.rests_since + grace {
             self.right_size.paused(self.rests_since, prior);
         }
         self.work += 1;
-        let needs_more = match &part {
+        let needs_others = match &part {
             Part::Own(size) => self.need.saw(now, size.ctas),
             Part::Alone => false,
         };
         // Both take note of the launch.
-        needs_more | self.right_size.launched(now, part, prior)
+        needs_others | self.right_size.launched(now, part, prior)
     }
 
     /// `launches` launches of any form are over.

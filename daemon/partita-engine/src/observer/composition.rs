@@ -129,7 +129,7 @@ fn rounds(ctas: u64, sms: u16) -> u64 {
 /// A time by a factor.
 pub(super) fn scaled(time: Nanos, ratio: f64) -> Nanos {
     let scaled = std::time::Duration::from_nanos(time.0).as_secs_f64() * ratio;
-    let scaled = std::time::Duration::try_from_secs_f64(scaled).unwrap_or_default();
+    let scaled = std::time::Duration::try_from_secs_f64(scaled).unwrap_or(std::time::Duration::MAX);
     Nanos(u64::try_from(scaled.as_nanos()).unwrap_or(u64::MAX))
 }
 

@@ -159,7 +159,7 @@ impl Observer {
         has_to_join
     }
 
-    /// An application has queued a launch. Whether it needs more SMs than before.
+    /// An application has queued a launch. Whether it needs other SMs than before.
     pub(crate) fn queued(
         &mut self,
         turn: &Turn<'_>,

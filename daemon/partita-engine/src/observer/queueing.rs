@@ -22,7 +22,8 @@
 //! of 20 independent ones the rate is known to within 45 %.
 //!
 //! Programs in which the next request depends on the answer to the last, and that never pause, look
-//! as if they could not keep up. They get all SMs that they can use.
+//! as if they could not keep up. They get all SMs that they can use. A pause of up to a quarter of
+//! a request counts as the program's own time.
 
 use super::as_float;
 use partita_model::Nanos;
@@ -39,7 +40,7 @@ const MOST_BUSY: f64 = 0.9;
 const DOUBT: f64 = 2.0;
 /// From this many requests that have waited on, only such requests count.
 const ENOUGH: f64 = 10.0;
-/// The same where requests on two numbers of SMs are compared.
+/// From this number of requests that have waited on, they are compared with those on other SMs.
 const FEW: f64 = 3.0;
 
 /// Sums over requests.
@@ -59,6 +60,12 @@ impl Served {
 
     fn mean(self) -> f64 {
         self.time / self.requests.max(1.0)
+    }
+
+    /// The variance of the mean, relative to the mean's square.
+    fn variance_of_mean(self) -> f64 {
+        let (requests, mean) = (self.requests.max(1.0), self.mean().max(1.0));
+        (self.squares / requests / (mean * mean) - 1.0).max(0.0) / requests
     }
 
     fn halved(self) -> Served {
@@ -110,14 +117,16 @@ impl Queueing {
         self.wait_where(ratio, 1.0 + DOUBT / self.all.requests.max(1.0).sqrt())
     }
 
-    /// How many times as long requests take as `before`. Where a few have waited only these count,
-    /// because others may wait for SMs.
+    /// How many times as long requests certainly take as `before`: two standard deviations of the
+    /// means are left out. Where a few have waited only these count, because the first after a
+    /// pause may wait for SMs.
     pub(super) fn longer_than(&self, before: &Queueing) -> Option<f64> {
-        let ratio = |now: Served, before: Served, least: f64| {
-            let is_known = now.requests >= least && before.requests >= least;
-            is_known.then(|| now.mean() / before.mean().max(1.0))
+        let ratio = |now: Served, before: Served| {
+            let is_known = now.requests >= FEW && before.requests >= FEW;
+            let doubt = (now.variance_of_mean() + before.variance_of_mean()).sqrt();
+            is_known.then(|| now.mean() / before.mean().max(1.0) / (1.0 + DOUBT * doubt))
         };
-        ratio(self.waited, before.waited, FEW).or_else(|| ratio(self.all, before.all, ENOUGH))
+        ratio(self.waited, before.waited).or_else(|| ratio(self.all, before.all))
     }
 
     fn wait_where(&self, ratio: f64, more: f64) -> Option<Nanos> {

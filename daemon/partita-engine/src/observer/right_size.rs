@@ -23,10 +23,10 @@
 //!   ([`super::composition`]). What is measured then corrects it, and at most half of the SMs goes
 //!   in one step. Predictions are only a prior: where requests take longer than predicted by more
 //!   than a tenth, or miss the target, rounds of CTAs count from then on.
-//! - **SMs come back** that were given up last, where one of the first requests on fewer misses the
-//!   target, where they take so long that the program might not keep up with the rate at which
-//!   requests came before, and where they take longer and are answered late. From then on what was
-//!   measured tells of the numbers between.
+//! - **SMs come back** that were given up last, in one of three cases during the first 40 requests
+//!   on fewer. One of them misses the target. Or they take so long that the program might not keep
+//!   up with its earlier rate. Or they take longer, and are answered late. What they took tells of
+//!   the numbers between.
 //! - **More SMs** follow where the target is missed: at once by the time of requests, and after
 //!   [`TRIES`] requests by the estimate with waits. The same expectation tells how many. The number
 //!   that missed it is not tried again for [`FORGOTTEN`] requests.
@@ -146,6 +146,8 @@ struct Tried {
     fewest: Option<u16>,
     sms: u16,
     queueing: Queueing,
+    /// Whether a prediction told that fewer would do.
+    by_prediction: bool,
 }
 
 /// Requests took `ratio` times as long on the second number of SMs as on the first.
@@ -258,6 +260,7 @@ impl RightSize {
         if self.waits.paused() {
             // Several requests were taken for one.
             self.window = Window::default();
+            (self.before, self.measured, self.predicted) = (None, None, None);
         }
     }
 
@@ -288,7 +291,7 @@ impl RightSize {
         let (_, since) = &mut self.too_few;
         *since += 1;
         if *since >= FORGOTTEN {
-            self.too_few = (0, 0);
+            (self.too_few, self.measured) = ((0, 0), None);
         }
         if self.window.sms != request.sms {
             self.window = Window { sms: request.sms, ..Window::default() };
@@ -309,6 +312,9 @@ impl RightSize {
         if took >= window.longest {
             (window.longest, window.made) = (took, request.made);
         }
+        if self.fewest == Some(self.window.sms) && self.window.seen > 2 * TRIES {
+            self.before = None;
+        }
         let is_trial = self.is_trial();
         let window = &self.window;
         let is_known = window.fresh >= TRIES;
@@ -321,6 +327,8 @@ impl RightSize {
         if is_trial && (is_missed || self.falls_behind(is_slow)) {
             self.step_back();
         } else if is_missed || is_slow && !is_trial {
+            // Where the first requests on fewer SMs take no longer, more of them came: SMs are not
+            // to blame.
             self.grow(target);
         } else if is_known {
             self.check_prediction();
@@ -338,8 +346,8 @@ impl RightSize {
 
     /// Whether these are the first requests on fewer SMs.
     fn is_trial(&self) -> bool {
-        let Window { sms, seen, .. } = self.window;
-        self.before.is_some() && self.fewest == Some(sms) && seen <= 2 * TRIES
+        let sms = self.window.sms;
+        self.fewest == Some(sms) && self.before.is_some_and(|before| sms < before.sms)
     }
 
     /// Whether they take so long that the program might not keep up, or longer than before while
@@ -355,12 +363,13 @@ impl RightSize {
     /// Takes the SMs back that were given up last.
     fn step_back(&mut self) {
         if let (Some(before), Some(tried)) = (self.before.take(), self.fewest) {
-            let Tried { fewest, sms, queueing } = before;
+            let Tried { fewest, sms, queueing, by_prediction } = before;
             let ratio = self.window.queueing.longer_than(&queueing);
             self.measured = ratio.map(|ratio| Measured { on: (sms, tried), ratio });
             self.too_few = (self.too_few.0.max(tried), 0);
             self.fewest = fewest;
-            self.distrusts |= self.predicted.take().is_some();
+            self.predicted = None;
+            self.distrusts |= by_prediction;
             self.window = Window::default();
         }
     }
@@ -381,6 +390,7 @@ impl RightSize {
         // Beyond an SM for each CTA nothing grows faster: all that it can use.
         self.fewest = (fewest.max(*sms) + 1..most).find(safe);
         self.distrusts |= self.predicted.take().is_some();
+        (self.before, self.measured) = (None, None);
         self.window = Window::default();
     }
 
@@ -409,7 +419,12 @@ impl RightSize {
                 self.on_all = now;
             }
             self.predicted = Some((found, expected(found))).filter(|_| prior.is_some());
-            self.before = Some(Tried { fewest: self.fewest, sms, queueing: window.queueing });
+            // The first number found may not have been tried yet.
+            let untried = self.before.filter(|before| before.sms == sms);
+            let fewest = untried.map_or(self.fewest, |before| before.fewest);
+            let by_prediction = prior.is_some() && measured.is_none();
+            let queueing = window.queueing;
+            self.before = Some(Tried { fewest, sms, queueing, by_prediction });
             self.fewest = Some(found);
         }
     }

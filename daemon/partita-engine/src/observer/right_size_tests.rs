@@ -276,6 +276,16 @@ struct Answered {
     sms: f64,
 }
 
+/// A whole number below `bound`, by a generator's state (Steele, Lea and Flood, OOPSLA 2014,
+/// SplitMix64).
+fn below(state: &mut u64, bound: u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut word = *state;
+    word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    (word ^ word >> 31) % bound
+}
+
 /// Requests arrive independently of each other, at `load` of what 24 SMs can do, and are served one
 /// after the other; the target is 1.5 times the 99th percentile on 24 SMs. `own`: the time that the
 /// program itself needs behind each.
@@ -287,14 +297,7 @@ fn open_loop(
     let requests = 400;
     const GRACE: u64 = 60_000;
     let mut state = seed;
-    let mut random = || {
-        // Steele, Lea and Flood, OOPSLA 2014 (SplitMix64).
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = state;
-        word = (word ^ word >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ word >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
-        as_float((word ^ word >> 31) >> 11) / as_float(1 << 53)
-    };
+    let mut random = || as_float(below(&mut state, 1 << 53)) / as_float(1 << 53);
     let mean = as_float(took(24) + own) / load;
     let mut clock = 0.0;
     let arrivals: Vec<u64> = std::iter::repeat_with(|| {
@@ -369,19 +372,52 @@ fn sms_come_back_before_a_queue_has_grown() {
     // Predictions see no difference, where half of the SMs take a twelfth, a third, or twice as
     // long.
     let flat: Prior<'static> = &|_, _, _| Some(1.0);
-    let works = [(71_000, 144_000, 99.0), (45_000, 552_000, 99.0), (0, 1_848_000, 98.0)];
-    for (load, (fixed, divided, least)) in
+    let works = [(71_000, 144_000), (45_000, 552_000), (0, 1_848_000)];
+    let (mut late, mut runs) = (Vec::new(), 0);
+    for (load, (fixed, divided)) in
         [0.1, 0.5, 0.7, 0.9].into_iter().flat_map(|load| works.map(|work| (load, work)))
     {
-        for seed in 0..50 {
+        for seed in 0..100 {
             let work = |sms: u16| fixed + divided / u64::from(sms);
-            let Answered { in_time, sms } = open_loop((load, 10_000, seed), flat, work);
-            assert!(in_time >= least, "load {load}, seed {seed}: {in_time} % with {sms:.1} SMs");
+            let Answered { in_time, .. } = open_loop((load, 10_000, seed), flat, work);
+            assert!(in_time >= 95.0, "load {load}, seed {seed}: {in_time} %");
+            runs += 1;
+            if in_time < 98.5 {
+                late.push((load, divided, seed, in_time));
+            }
         }
     }
+    // The first requests of a few come much more seldom than the others.
+    assert!(late.len() * 100 <= runs, "{late:?}");
     // Where predictions are right SMs are given up all the same.
     let sms: f64 = (0..50).map(|seed| open_loop((0.5, 10_000, seed), flat, |_| 60_000).sms).sum();
     assert!(sms / 50.0 < 8.0, "{}", sms / 50.0);
+}
+
+#[test]
+fn a_miss_never_takes_sms_away() {
+    // The work grows once SMs were given up twice, and the number that follows misses, too.
+    let mut program = Program::new(&[240; 8]);
+    assert_eq!(program.requests(60, |sms| 480_000 / u64::from(sms)), 6);
+    program.requests(40, |sms| 480_000 / u64::from(sms));
+    let more = program.requests(1, |_| 300_000);
+    assert_eq!(more, 20, "300 us on 6 are 90 on 20");
+    assert!(program.requests(1, |_| 101_000) > more);
+}
+
+#[test]
+fn requests_of_different_lengths_are_no_reason_to_take_sms_back() {
+    // SMs make no difference, as the prior says.
+    let flat: Prior<'static> = &|_, _, _| Some(1.0);
+    let sms = (0..20).map(|seed| {
+        let mut state = seed;
+        let lengths = std::cell::RefCell::new(move || 30_000 + below(&mut state, 60_000));
+        let mut size = Program { prior: flat, ..Program::new(&[240; 8]) };
+        size.size.set_target(LatencyTarget::of(Nanos(500_000)));
+        u32::from(serve(&mut size, 2_000, |_| (lengths.borrow_mut())()))
+    });
+    let mean = sms.sum::<u32>() / 20;
+    assert!(mean <= 4, "{mean}");
 }
 
 #[test]
