@@ -179,11 +179,16 @@ impl Target {
         Target { socket_dir: Some(folder.to_owned()) }
     }
 
+    /// The folders in which a daemon is looked for.
+    pub fn folders(&self) -> Vec<PathBuf> {
+        sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name))
+    }
+
     /// Whether this process's user may change things: root, or the user who made the socket.
     pub fn is_administrator(&self) -> bool {
         use std::os::unix::fs::MetadataExt as _;
         let uid = rustix::process::geteuid();
-        let folders = sockets::search(self.socket_dir.as_deref(), |name| std::env::var_os(name));
+        let folders = self.folders();
         let mut owners = folders.iter().filter_map(|folder| {
             std::fs::metadata(folder.join(API_SOCKET)).ok().map(|metadata| metadata.uid())
         });
@@ -193,6 +198,11 @@ impl Target {
     /// `GET path`.
     pub fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
         read(self.request(&Question::get(path))?)
+    }
+
+    /// `GET path`, without long waits.
+    pub fn get_soon<T: DeserializeOwned>(&self, path: &str) -> Result<T, ApiError> {
+        read(self.request(&Question { patience: SHORT_PATIENCE, ..Question::get(path) })?)
     }
 
     /// `GET path`, as it comes.

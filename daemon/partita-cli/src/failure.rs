@@ -16,6 +16,11 @@ pub struct Failure {
 }
 
 impl Failure {
+    /// What a command prints gets lost.
+    pub fn unwritten(error: &std::io::Error) -> Self {
+        Failure::new(format!("cannot write to stdout: {error}"))
+    }
+
     /// A failure with exit code 1.
     pub fn new(message: impl Into<String>) -> Self {
         Failure { message: message.into(), located: false, code: 1, output: Vec::new() }

@@ -86,3 +86,15 @@ pub fn write_file(path: &Path, contents: &[u8]) -> Result<(), FileError> {
 pub fn shown(path: &Path) -> String {
     if path == Path::new("-") { "<stdin>".into() } else { path.display().to_string() }
 }
+
+/// Whatever is no regular file stays: a file in the place of a device or a pipe would break other
+/// programs. Links are followed.
+///
+/// # Errors
+/// Where something else than a regular file has the path.
+pub fn refuse_special(path: &Path) -> io::Result<()> {
+    match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => Err(io::Error::other("it is no regular file")),
+        _ => Ok(()),
+    }
+}

@@ -179,7 +179,7 @@ fn print(output: Vec<u8>) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     match stdout.write_all(&output).and_then(|()| stdout.flush()) {
         Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(Failure::new(format!("cannot write to stdout: {error}")))
+            Err(Failure::unwritten(&error))
         }
         _ => Ok(()),
     }

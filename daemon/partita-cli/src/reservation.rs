@@ -88,7 +88,7 @@ struct MakeArgs {
     #[arg(long, value_name = "PRIORITY")]
     priority: Option<Priority>,
 
-    /// Device memory, as in 8GiB or 512MiB.
+    /// Device memory, as in 8GiB or 512MiB; a number alone counts bytes.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = parse_bytes)]
     memory: u64,
 

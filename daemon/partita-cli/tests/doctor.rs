@@ -3,7 +3,9 @@
 mod common;
 
 use common::{expect, partita, text};
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType, bind, listen, socket};
 use serde_json::Value;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Command;
 
@@ -34,6 +36,33 @@ fn doctor_names_what_is_missing_and_what_to_do() {
         .env("PARTITA_LIB_DIR", folder.path());
     let output = command.output().unwrap();
     assert!(text(&output.stdout).contains("libpartita_cuda.so"));
+}
+
+#[test]
+fn doctor_looks_where_it_is_told_and_names_a_daemon_that_does_not_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let silent = folder.path().join("silent");
+    std::fs::create_dir(&silent).unwrap();
+    let finding = || {
+        let mut command = partita(&["doctor", "--json", "--socket-dir"]);
+        command.arg(&silent).env("PARTITA_LIBCUDA", "/nonexistent/libcuda.so.1");
+        let output = command.output().unwrap();
+        let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = json["findings"].as_array().unwrap();
+        let of_daemon = findings.iter().find(|finding| finding["check"] == "daemon");
+        of_daemon.unwrap().clone()
+    };
+    let name = silent.display().to_string();
+    assert!(finding()["found"].as_str().unwrap().contains(&name), "{}", finding());
+    // It accepts programs, and closes the connections of its API.
+    let programs = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    bind(&programs, &SocketAddrUnix::new(silent.join("partitad.sock")).unwrap()).unwrap();
+    listen(&programs, 4).unwrap();
+    let questions = UnixListener::bind(silent.join("api.sock")).unwrap();
+    std::thread::spawn(move || questions.incoming().for_each(drop));
+    let found = finding();
+    assert_eq!(found["verdict"], "trouble", "{found}");
+    assert!(found["found"].as_str().unwrap().contains("did not answer"), "{found}");
 }
 
 #[test]

@@ -159,6 +159,7 @@ fn text(path: PathBuf) -> Result<String, CdiError> {
 /// Puts a file into the place of another. Everybody may read it: containers of every user do.
 fn replace(path: &Path, contents: &[u8]) -> Result<(), FileError> {
     let fault = |source| FileError::Write { path: path.to_owned(), source };
+    crate::files::refuse_special(path).map_err(fault)?;
     let folder = path.parent().unwrap_or(Path::new("/"));
     let new = tempfile::NamedTempFile::new_in(folder).map_err(fault)?;
     std::fs::write(new.path(), contents).map_err(fault)?;
@@ -219,6 +220,16 @@ mod tests {
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
         let error = replace(Path::new("/proc/none"), b"").unwrap_err().to_string();
         assert!(error.contains("/proc/none"), "{error}");
+        // What is no file stays: a pipe, and what a link leads to.
+        let socket = folder.path().join("socket");
+        let _listener = UnixListener::bind(&socket).unwrap();
+        std::os::unix::fs::symlink(&socket, folder.path().join("link")).unwrap();
+        for special in [socket, folder.path().join("link")] {
+            let error = std::error::Error::source(&replace(&special, b"").unwrap_err())
+                .map(ToString::to_string);
+            assert!(error.is_some_and(|error| error.contains("no regular file")));
+            assert!(std::fs::metadata(&special).unwrap().file_type().is_socket());
+        }
     }
 
     #[test]

@@ -192,8 +192,10 @@ fn archive(contents: &str, parts: &[Part]) -> io::Result<Vec<u8>> {
     archive.into_inner()?.finish()
 }
 
-/// Writes a file that only its user reads. What was there before, a link perhaps, is replaced.
+/// Writes a file that only its user reads. What was there before, a link perhaps, is replaced, but
+/// no device and no pipe.
 fn write(path: &Path, contents: &[u8]) -> io::Result<()> {
+    crate::files::refuse_special(path)?;
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.new", std::process::id()));
     let new = path.with_file_name(name);

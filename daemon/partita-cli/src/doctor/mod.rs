@@ -4,7 +4,7 @@
 mod bundle;
 mod log;
 
-use crate::api::Target;
+use crate::api::{ApiError, Target};
 use crate::failure::Failure;
 use crate::run::locate;
 use crate::sockets::{self, Probe};
@@ -16,6 +16,7 @@ use partita_model::{GpuNumber, StatusReport};
 use partita_wire::{Layout, Sizes};
 use rustix::fs::{MemfdFlags, memfd_create};
 use serde::Serialize;
+use serde::de::IgnoredAny;
 use std::path::PathBuf;
 
 const EXAMPLES: &str = "\
@@ -65,7 +66,7 @@ impl DoctorArgs {
     /// Looks.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let mut findings = examine(&Places::default());
-        findings.extend([shim(), daemon(), shared_memory(), addresses(), state()]);
+        findings.extend([shim(), daemon(&self.target), shared_memory(), addresses(), state()]);
         // The archive has the daemon's own words.
         if self.bundle.is_none() {
             findings.extend(limits(&self.target));
@@ -123,13 +124,20 @@ fn shim() -> Finding {
 }
 
 /// A daemon that serves, or can be started.
-fn daemon() -> Finding {
+fn daemon(target: &Target) -> Finding {
     const CHECK: &str = "daemon";
-    let served = sockets::search(None, |name| std::env::var_os(name));
+    let served = target.folders();
     for folder in &served {
         match sockets::probe(folder) {
             Probe::Answers => {
-                return Finding::fine(CHECK, format!("serves in {}", folder.display()));
+                return match Target::folder(folder).get_soon::<IgnoredAny>("/v1/status") {
+                    Err(error @ ApiError::Broken { .. }) => {
+                        let remedy = "look at its log (`journalctl -u partitad`), and restart it \
+                            if it hangs";
+                        Finding::trouble(CHECK, error.to_string(), remedy)
+                    }
+                    _ => Finding::fine(CHECK, format!("serves in {}", folder.display())),
+                };
             }
             Probe::Denied(error) => {
                 return Finding::trouble(
@@ -167,7 +175,7 @@ fn daemon() -> Finding {
 
 /// What the daemon has found out about the GPUs that it serves.
 fn limits(target: &Target) -> Vec<Finding> {
-    let Ok(report) = target.get::<StatusReport>("/v1/status") else { return Vec::new() };
+    let Ok(report) = target.get_soon::<StatusReport>("/v1/status") else { return Vec::new() };
     let others = report.others.iter().map(|other| &other.gpu);
     let gpus = [&report.gpu].into_iter().chain(others);
     let named = gpus.flat_map(|gpu| gpu.limits.iter().map(|limit| (gpu.number, limit)));

@@ -66,6 +66,8 @@ enum End {
     Done,
     /// The connection has ended.
     Broken(String),
+    /// What is printed gets lost.
+    Unwritten(io::Error),
 }
 
 impl EventsArgs {
@@ -85,6 +87,7 @@ impl EventsArgs {
             let reason = match end {
                 End::Done => return Ok(Vec::new()),
                 End::Broken(reason) => reason,
+                End::Unwritten(error) => return Err(Failure::unwritten(&error)),
             };
             if !self.follow {
                 return Err(Failure::new(format!("the events broke off: {reason}")));
@@ -130,10 +133,13 @@ impl EventsArgs {
                 if one.kind != "hello" || goes_on.is_none() {
                     *last = Some(one.id.clone());
                 }
-                if let Some(line) = self.line(&one)
-                    && put(&line).is_err()
-                {
-                    return Ok(End::Done);
+                let line = self.line(&one);
+                match line.map_or(Ok(()), |line| put(&line)) {
+                    Ok(()) => {}
+                    Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                        return Ok(End::Done);
+                    }
+                    Err(error) => return Ok(End::Unwritten(error)),
                 }
             }
         }
