@@ -267,9 +267,10 @@ fn render(all: &[Reservation], now: u64) -> String {
 
 fn parse_id(text: &str) -> Result<String, String> {
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    match !text.is_empty() && text.bytes().all(is_letter) {
+    let is_step = text.bytes().all(|byte| byte == b'.');
+    match !is_step && text.bytes().all(is_letter) {
         true => Ok(text.to_owned()),
-        false => Err("an id has letters, digits, `.`, `_` and `-`".into()),
+        false => Err("an id has letters, digits, `.`, `_` and `-`, and not dots alone".into()),
     }
 }
 
@@ -301,7 +302,7 @@ mod tests {
         assert_eq!(parse_user("1000"), Ok(TenantId(1000)));
         assert_eq!(parse_user("root"), Ok(TenantId(0)));
         assert!(parse_user("no such user").unwrap_err().contains("no user is named"));
-        for wrong in ["", "a/b", "a b", "../x", "?gpu=1"] {
+        for wrong in ["", "a/b", "a b", "../x", "?gpu=1", ".", ".."] {
             assert!(parse_id(wrong).is_err(), "{wrong}");
         }
     }

@@ -147,9 +147,12 @@ impl Book {
     fn check(&self, id: &str, request: &ReservationRequest) -> Result<(), Problem> {
         let invalid = |detail: String| Err(Problem::new(StatusCode::UNPROCESSABLE_ENTITY, detail));
         let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-        if id.is_empty() || id.len() > ID_BYTES || !id.bytes().all(is_letter) {
+        // Clients take `.` and `..` out of a path.
+        let is_step = id.bytes().all(|byte| byte == b'.');
+        if is_step || id.len() > ID_BYTES || !id.bytes().all(is_letter) {
             return invalid(format!(
-                "the id of a reservation has 1 to {ID_BYTES} letters, digits, `.`, `_` and `-`"
+                "the id of a reservation has 1 to {ID_BYTES} letters, digits, `.`, `_` and `-`, \
+                 and not dots alone"
             ));
         }
         if request.job.is_empty() || request.job.len() > JOB_BYTES {

@@ -562,6 +562,7 @@ async fn reservations_are_kept_or_refused_with_the_holders() {
         ("c", reservation(1, 1, 0).replace("4000000000", "7"), 422, "`expires` is over"),
         ("c", reservation(1, 1, 0).replace("job-1", ""), 422, "`job` has 1 to"),
         ("a%20b", reservation(1, 1, 0), 422, "letters, digits"),
+        ("%2e%2e", reservation(1, 1, 0), 422, "not dots alone"),
         ("c", reservation(1, 1, 0).replace('{', "{\"gpu\":3,"), 404, "there is no GPU 3"),
     ] {
         server.check_problem(&format!("PUT /v1/reservations/{id}"), &body, status, words).await;

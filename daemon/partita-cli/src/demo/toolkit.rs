@@ -48,6 +48,9 @@ pub enum ToolkitError {
         "no folder for the compiler: set PARTITA_CACHE_DIR or HOME, or name nvcc in PARTITA_NVCC"
     )]
     NoCache,
+    /// The named compiler is missing.
+    #[error("PARTITA_NVCC names {}, which is no file: name nvcc, or unset it", .0.display())]
+    NoSuchCompiler(PathBuf),
     /// A command failed.
     #[error("{command} failed ({remedy}): {reason}")]
     Command {
@@ -76,7 +79,7 @@ impl Compiler {
     pub fn find(say: &mut dyn FnMut(&str)) -> Result<Compiler, ToolkitError> {
         let cache = cache_dir().ok_or(ToolkitError::NoCache)?;
         fs::create_dir_all(&cache).map_err(file_error(&cache))?;
-        if let Some(nvcc) = own_nvcc() {
+        if let Some(nvcc) = own_nvcc()? {
             return Ok(Compiler { nvcc, cache });
         }
         // Several demos, or tests, at once: one installs, the others wait.
@@ -142,12 +145,18 @@ impl Compiler {
     }
 }
 
-fn own_nvcc() -> Option<PathBuf> {
-    let named = variable("PARTITA_NVCC");
+/// The compiler that is named or installed, if any.
+fn own_nvcc() -> Result<Option<PathBuf>, ToolkitError> {
+    if let Some(named) = variable("PARTITA_NVCC") {
+        return match named.is_file() {
+            true => Ok(Some(named)),
+            false => Err(ToolkitError::NoSuchCompiler(named)),
+        };
+    }
     let path = std::env::var_os("PATH").unwrap_or_default();
     let in_path = std::env::split_paths(&path).map(|folder| folder.join("nvcc"));
     let usual = PathBuf::from("/usr/local/cuda/bin/nvcc");
-    named.into_iter().chain(in_path).chain([usual]).find(|path| path.is_file())
+    Ok(in_path.chain([usual]).find(|path| path.is_file()))
 }
 
 /// Where what takes long to make is kept.

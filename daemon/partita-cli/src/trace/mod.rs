@@ -55,11 +55,11 @@ pub struct TraceArgs {
     width: Option<u16>,
 
     /// Begin at this device time, in nanoseconds.
-    #[arg(long, value_name = "NS")]
+    #[arg(long, value_name = "NS", conflicts_with = "json")]
     from: Option<u64>,
 
     /// End at this device time, in nanoseconds.
-    #[arg(long, value_name = "NS")]
+    #[arg(long, value_name = "NS", conflicts_with = "json")]
     to: Option<u64>,
 
     #[command(flatten)]
