@@ -66,9 +66,11 @@ impl DoctorArgs {
     /// Looks.
     pub fn execute(self) -> Result<Vec<u8>, Failure> {
         let mut findings = examine(&Places::default());
-        findings.extend([shim(), daemon(&self.target), shared_memory(), addresses(), state()]);
+        let daemon = daemon(&self.target);
+        let answers = daemon.verdict == Verdict::Fine;
+        findings.extend([shim(), daemon, shared_memory(), addresses(), state()]);
         // The archive has the daemon's own words.
-        if self.bundle.is_none() {
+        if answers && self.bundle.is_none() {
             findings.extend(limits(&self.target));
         }
         let verdict = findings.iter().map(|finding| finding.verdict).max().unwrap_or(Verdict::Fine);

@@ -324,11 +324,11 @@ impl RightSize {
         let has_fewer = window.fresh >= enough && self.fewest.is_some();
         let is_slow = has_fewer && window.answered_now().is_none_or(|time| time > limit);
         let is_missed = window.missed * MISSES > window.seen;
+        // The first requests on fewer SMs may be late though they take no longer: then more of them
+        // came, and the SMs are not to blame.
         if is_trial && (is_missed || self.falls_behind(is_slow)) {
             self.step_back();
         } else if is_missed || is_slow && !is_trial {
-            // Where the first requests on fewer SMs take no longer, more of them came: SMs are not
-            // to blame.
             self.grow(target);
         } else if is_known {
             self.check_prediction();

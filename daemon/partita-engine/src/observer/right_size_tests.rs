@@ -387,7 +387,7 @@ fn sms_come_back_before_a_queue_has_grown() {
             }
         }
     }
-    // The first requests of a few come much more seldom than the others.
+    // In a few runs the first requests come much more seldom than the later ones.
     assert!(late.len() * 100 <= runs, "{late:?}");
     // Where predictions are right SMs are given up all the same.
     let sms: f64 = (0..50).map(|seed| open_loop((0.5, 10_000, seed), flat, |_| 60_000).sms).sum();

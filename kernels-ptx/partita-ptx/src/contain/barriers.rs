@@ -306,7 +306,7 @@ pub(super) struct Regs {
     pub(super) old: Operand,
     pub(super) new: Operand,
     /// The sum of this opening's votes, and that of the opening after the next.
-    pub(super) sums: [Base; 2],
+    pub(super) sums: [Reg; 2],
     is: Reg,
     pub(super) leads: Reg,
     at: Base,
@@ -322,7 +322,7 @@ impl Regs {
         let mut word = |stem: &str| Operand::Reg(reg(stem, Type::B32));
         let [limit, share, opened, old, new] =
             ["%pw_limit", "%pw_share", "%pw_opened", "%pw_old", "%pw_new"].map(&mut word);
-        let sums = ["%pw_sum", "%pw_next"].map(|stem| Base::Reg(reg(stem, Type::B32)));
+        let sums = ["%pw_sum", "%pw_next"].map(|stem| reg(stem, Type::B32));
         let (is, leads) = (reg("%pw_is", Type::Pred), reg("%pw_leads", Type::Pred));
         let at = Base::Reg(cell);
         Regs { cell: Operand::Reg(cell), limit, share, opened, old, new, sums, is, leads, at }

@@ -1,9 +1,9 @@
 //! The votes of barriers that are polled.
 //!
-//! One lane of each warp adds its warp's votes to a word of shared memory. Each barrier has
-//! [`SUMS`] of these words, which its openings use in turn: whoever opens it clears the word of the
-//! opening after the next. All threads have read that word then, and none votes there before all
-//! have come once more.
+//! One lane of each warp adds its warp's votes to a word of shared memory. A barrier has [`SUMS`]
+//! such words, and its openings use them in turn. The thread that opens the barrier clears the word
+//! of the opening after the next: all threads have read that word by then, and none votes there
+//! before all have come once more. Barriers themselves are `super::barriers`.
 
 use crate::carry::emit;
 use crate::ir::{Base, Body, Form, Guard, Mod, Module, Operand, Pos, Stmt};
@@ -64,7 +64,6 @@ pub(super) fn find_sums(
     emit(module, body, out, "mov.u32", &[new, number]);
     emit(module, body, out, "mul.lo.u32", &[new, new, bytes]);
     for (ahead, sum) in [0, SUMS / 2].into_iter().zip(regs.sums) {
-        let Base::Reg(sum) = sum else { continue };
         let sum = Operand::Reg(sum);
         emit(module, body, out, "mov.u32", &[sum, words]);
         emit(module, body, out, "add.u32", &[sum, sum, new]);
@@ -90,14 +89,14 @@ pub(super) fn vote(
     };
     emit(module, body, out, "vote.sync.ballot.b32", &[regs.new, vote, ALL]);
     emit(module, body, out, "popc.b32", &[regs.new, regs.new]);
-    let sum = Operand::Mem(regs.sums[0], FIRST);
+    let sum = Operand::Mem(Base::Reg(regs.sums[0]), FIRST);
     emit(module, body, out, "red.shared.add.u32", &[sum, regs.new]);
     guard(out, Guard { reg: regs.leads, negated: true }, Pos::default());
 }
 
-/// Whoever opens the barrier clears the sum of the opening after the next.
+/// The thread that opens the barrier clears the sum of the opening after the next.
 pub(super) fn clear_next(module: &mut Module, body: &mut Body, regs: &Regs, out: &mut Vec<Stmt>) {
-    let next = Operand::Mem(regs.sums[1], FIRST);
+    let next = Operand::Mem(Base::Reg(regs.sums[1]), FIRST);
     emit(module, body, out, "st.volatile.shared.u32", &[next, Operand::Int(0)]);
     guard(out, Guard { reg: regs.leads, negated: false }, Pos::default());
 }
@@ -110,7 +109,7 @@ pub(super) fn tell(
     reduction: Reduction,
     out: &mut Vec<Stmt>,
 ) {
-    let sum = Operand::Mem(regs.sums[0], FIRST);
+    let sum = Operand::Mem(Base::Reg(regs.sums[0]), FIRST);
     emit(module, body, out, "ld.volatile.shared.u32", &[regs.old, sum]);
     let none = Operand::Int(0);
     match reduction.how {
