@@ -6,7 +6,7 @@
 
 use super::inst::{FRAME, Inst, Source, Target};
 use super::program::Program;
-use super::registers::{AnyWidth, Frame, Rows, Width};
+use super::registers::{AnyWidth, Frame, Operand, Rows, Width};
 use super::rows::{LANES, Row32, Row64, blend32, blend64, each, lanes_where, lanes_where_wide};
 use super::team::{MAX_WARPS, Masks};
 use std::cell::Cell;
@@ -56,44 +56,32 @@ impl<'a> Core<'a> {
     #[inline(always)]
     #[must_use]
     pub fn active(&self, inst: &Inst) -> Masks {
-        self.active_in::<AnyWidth>(inst)
+        if inst.guard == 0 {
+            return self.masks;
+        }
+        let (guard, flip) = self.guard(inst);
+        let mut masks = self.masks;
+        for w in 0..MAX_WARPS {
+            masks[w] &= guard.of(w).get() ^ flip;
+        }
+        masks
     }
 
     /// The threads of a warp that execute an instruction.
     #[inline(always)]
     #[must_use]
     pub fn mask(&self, inst: &Inst, warp: usize) -> u32 {
-        self.mask_in::<AnyWidth>(inst, warp)
-    }
-
-    #[inline(always)]
-    fn active_in<W: Width>(&self, inst: &Inst) -> Masks {
-        if inst.guard == 0 {
-            return self.masks;
-        }
-        let (guard, flip) = self.guard::<W>(inst);
-        let mut masks = self.masks;
-        for w in 0..W::warps(MAX_WARPS) {
-            masks[w] &= guard.of(w).get() ^ flip;
-        }
-        masks
-    }
-
-    #[inline(always)]
-    fn mask_in<W: Width>(&self, inst: &Inst, warp: usize) -> u32 {
         let mask = self.masks[warp & (MAX_WARPS - 1)];
         if inst.guard == 0 {
             return mask;
         }
-        let (guard, flip) = self.guard::<W>(inst);
+        let (guard, flip) = self.guard(inst);
         mask & (guard.of(warp).get() ^ flip)
     }
 
-    /// The predicate that guards an instruction, and all ones where it is negated.
     #[inline(always)]
-    fn guard<W: Width>(&self, inst: &Inst) -> (W::Operand<'a, Cell<u32>>, u32) {
-        let predicate = ((inst.guard >> 1) - 1) | FRAME;
-        (self.frame.predicates::<W>(predicate), 0_u32.wrapping_sub(inst.guard & 1))
+    fn guard(&self, inst: &Inst) -> (Operand<'a, Cell<u32>>, u32) {
+        (self.frame.predicates::<AnyWidth>(guard_of(inst)), flip_of(inst))
     }
 
     /// A 32-bit row of a warp.
@@ -212,6 +200,18 @@ impl<'a> Core<'a> {
     }
 }
 
+/// The predicate that guards an instruction.
+#[inline(always)]
+fn guard_of(inst: &Inst) -> u32 {
+    ((inst.guard >> 1) - 1) | FRAME
+}
+
+/// All ones where the guard is negated.
+#[inline(always)]
+fn flip_of(inst: &Inst) -> u32 {
+    0_u32.wrapping_sub(inst.guard & 1)
+}
+
 /// The state as the most frequent instructions see it: the compiler knows what `W` tells of the
 /// team.
 pub struct Hot<'a, W> {
@@ -271,18 +271,32 @@ impl<'a, W: Width> Hot<'a, W> {
         self.core.frame.predicates::<W>(operand)
     }
 
+    // This and `mask` repeat those of `Core`: one generic function for both made divergent kernels
+    // 7 % slower.
+
     /// The threads that execute an instruction.
     #[inline(always)]
     #[must_use]
     pub fn active(&self, inst: &Inst) -> Masks {
-        self.core.active_in::<W>(inst)
+        let mut masks = self.core.masks;
+        if inst.guard != 0 {
+            let (guard, flip) = (self.predicates(guard_of(inst)), flip_of(inst));
+            for w in 0..W::warps(MAX_WARPS) {
+                masks[w] &= guard.of(w).get() ^ flip;
+            }
+        }
+        masks
     }
 
     /// The threads of a warp that execute an instruction.
     #[inline(always)]
     #[must_use]
     pub fn mask(&self, inst: &Inst, warp: usize) -> u32 {
-        self.core.mask_in::<W>(inst, warp)
+        let mask = self.core.masks[warp & (MAX_WARPS - 1)];
+        if inst.guard == 0 {
+            return mask;
+        }
+        mask & (self.predicates(guard_of(inst)).of(warp).get() ^ flip_of(inst))
     }
 
     /// Threads of the fragment.
