@@ -121,6 +121,16 @@ fn time_is_the_same_each_time() {
 }
 
 #[test]
+fn several_threads_tell_what_one_tells() {
+    let files = files();
+    let told = |threads: &[&str]| {
+        let words = scale(&[&["--json", "--no-timing"][..], threads, &ARGUMENTS].concat());
+        text(&expect(&mut run(&files, &words), 0, &[]).stdout)
+    };
+    assert_eq!(told(&["--threads", "3"]), told(&[]));
+}
+
+#[test]
 fn bad_input_is_named() {
     let files = files();
     let check = |words: Vec<String>, parts: &[&str]| {
@@ -236,5 +246,7 @@ fn wrong_usage() {
     check("emu run a.ptx --kernel k --grid 1 --block 1 --form fast", "original, worker");
     check("emu run a.ptx --kernel k --grid 1 --block 1 --arg i32:7", "`i32` is no type");
     check("emu run a.ptx --kernel k --grid 1 --block 1 --arg u8:256", "256 does not fit u8");
+    check("emu run a.ptx --kernel k --grid 1 --block 1 --threads 2", "--no-timing");
+    check("emu run a.ptx --kernel k --grid 1 --block 1 --no-timing --threads 0", "1..=256");
     check("emu run --kernel k --grid 1 --block 1", "FILE");
 }

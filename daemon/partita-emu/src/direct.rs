@@ -14,7 +14,7 @@ use partita_model::{
 use partita_ptx::fence::cell_bits;
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The argument of a parameter.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -323,7 +323,7 @@ impl Prepared<'_> {
     }
 
     /// Runs it, and tells how much of the host's processor time it took from the launch to its
-    /// completion.
+    /// completion; where several threads execute kernels, how much time passed.
     ///
     /// # Errors
     /// [`DirectError`].
@@ -346,10 +346,13 @@ impl Prepared<'_> {
         let mut took = Duration::ZERO;
         for wave in 1.. {
             let operation = OperationId(wave);
-            let start = processor_time();
+            let (start, began) = (processor_time(), Instant::now());
             self.gpu.enqueue(STREAM, operation, Work::Launch(self.launch.clone()))?;
             output.extend(finish(&mut self.gpu, operation, warp_instructions)?);
-            took += processor_time().saturating_sub(start);
+            took += match self.run.options.helpers {
+                0 => processor_time().saturating_sub(start),
+                _ => began.elapsed(),
+            };
             counters.add(&self.gpu.take_counters(operation).unwrap_or_default());
             if self.left()? == 0 {
                 break;

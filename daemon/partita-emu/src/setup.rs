@@ -19,12 +19,15 @@ const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, memcheck=on, guard
                      thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, \
                      call=NANOSECONDS, call=off, \
                      patience=MILLISECONDS, budget=MILLISECONDS, budget=off, \
-                     together=PROGRAMS, part=INDEX/COUNT";
+                     together=PROGRAMS, part=INDEX/COUNT, threads=NUMBER";
 
 /// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the
 /// host's side, a second of patience, and 10 s for which a program may hold up others.
 pub const HOST_TIME: HostTime =
     HostTime { call: Nanos(2_000), patience_ms: 1_000, together: 1, budget_ms: Some(10_000) };
+
+/// How many of the host's threads may execute kernels.
+const THREADS: std::ops::RangeInclusive<u16> = 1..=256;
 
 /// What a device text says.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -64,6 +67,9 @@ pub enum SetupError {
     /// The option occurs twice.
     #[error("`{0}` is given twice")]
     Twice(String),
+    /// Several threads execute kernels only where nothing depends on their order.
+    #[error("`{0}` needs `timing=off`, without `weak`: where time is kept, one thread does it")]
+    KeepsTime(String),
 }
 
 impl Setup {
@@ -120,6 +126,12 @@ impl Setup {
                     let unknown = || SetupError::UnknownOption(option.to_owned());
                     setup.capability = Some(capability(text).ok_or_else(unknown)?);
                 }
+                ("threads", Some(number)) => {
+                    let number = number.parse().ok().filter(|number| THREADS.contains(number));
+                    let unknown = || SetupError::UnknownOption(option.to_owned());
+                    let number: u16 = number.ok_or_else(unknown)?;
+                    setup.options.helpers = number - 1;
+                }
                 ("record", Some(path)) if !path.is_empty() => setup.record = Some(path.into()),
                 ("part", Some(part)) => {
                     let unknown = || SetupError::UnknownOption(option.to_owned());
@@ -145,6 +157,11 @@ impl Setup {
                 }
                 _ => return Err(SetupError::UnknownOption(option.to_owned())),
             }
+        }
+        let unordered =
+            setup.options.timing == Timing::Off && setup.options.memory == MemoryOrder::InOrder;
+        if setup.options.helpers > 0 && !unordered {
+            return Err(SetupError::KeepsTime(format!("threads={}", setup.options.helpers + 1)));
         }
         // Programs that start together are measured, and wait for each other as long as it takes.
         if host_time.together > 1 && !seen.contains(&"budget") {
@@ -225,6 +242,9 @@ mod tests {
         assert_eq!(untimed.options.host_time, None);
         let setup = Setup::parse("emu,record=a,sharing=spatial").unwrap();
         assert_eq!(setup.options.sharing, Sharing::Spatial);
+        let threads = |text: &str| Setup::parse(text).unwrap().options.helpers + 1;
+        assert_eq!((threads("emu"), threads("emu,threads=1")), (1, 1));
+        assert_eq!(threads("emu,threads=4,timing=off"), 4);
         assert!(Setup::parse("emu,guards=on").unwrap().options.guarded);
         let memcheck = |text: &str| Setup::parse(text).unwrap().options.memcheck;
         assert_eq!(memcheck("emu"), MemoryCheck::Pages);
@@ -258,6 +278,11 @@ mod tests {
         check("emu,weak=on", "`weak=on` is no option");
         check("emu,seed=-1", "`seed=-1` is no option");
         check("emu,part=2/2", "`part=2/2` is no option");
+        for wrong in ["threads=0", "threads=257", "threads=many", "threads"] {
+            check(&format!("emu,timing=off,{wrong}"), &format!("`{wrong}` is no option"));
+        }
+        check("emu,threads=2", "`threads=2` needs `timing=off`");
+        check("emu,timing=off,threads=2,weak", "without `weak`");
         for wrong in ["8", "8.", "4.9", "8.10", "-8.0"] {
             check(
                 &format!("emu,capability={wrong}"),

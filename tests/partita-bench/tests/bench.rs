@@ -73,6 +73,17 @@ fn one_shape() {
 }
 
 #[test]
+fn several_threads_are_compared_with_one() {
+    let words = ["emu", "--speed", "--threads", "2", "--scale", "64", "--json"];
+    let json: Value = serde_json::from_slice(&expect(&mut bench(&words), 0, &[]).stdout).unwrap();
+    assert_eq!(json["bench"], "emu-threads");
+    let names: Vec<&str> =
+        json["metrics"].as_array().unwrap().iter().filter_map(|it| it["name"].as_str()).collect();
+    assert_eq!(names[1..3], ["chain", "chain, gain"], "{json}");
+    expect(&mut bench(&["emu", "--speed", "--timing", "--threads", "2"]), 2, &["--timing"]);
+}
+
+#[test]
 fn start_loads_a_module_and_says_which() {
     let output = expect(&mut bench(&["emu", "--start", "--scale", "64", "--json"]), 0, &[]);
     let json: Value = serde_json::from_slice(&output.stdout).unwrap();

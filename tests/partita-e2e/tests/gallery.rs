@@ -45,7 +45,7 @@ macro_rules! gallery {
             $(
                 #[test]
                 fn $name() {
-                    super::passes(stringify!($name), "emu,timing=off");
+                    super::passes(stringify!($name), "emu,timing=off,threads=3");
                 }
             )*
         }

@@ -73,6 +73,12 @@ pub struct RunArgs {
     #[arg(long)]
     no_timing: bool,
 
+    /// With --no-timing: how many threads of the host execute the kernel's CTAs [default: 1].
+    /// Results are the same where CTAs do not race.
+    #[arg(long, value_name = "NUMBER", requires = "no_timing", conflicts_with = "weak",
+        value_parser = clap::value_parser!(u16).range(1..=256))]
+    threads: Option<u16>,
+
     /// Weak memory: stores arrive late and loads may find older values, as PTX's memory model
     /// allows. A missing fence then shows.
     #[arg(long)]
@@ -158,7 +164,13 @@ impl RunArgs {
             arguments,
             form,
             spec,
-            options: Options { seed: self.seed, timing, memory, ..Options::default() },
+            options: Options {
+                seed: self.seed,
+                timing,
+                memory,
+                helpers: self.threads.map_or(0, |threads| threads - 1),
+                ..Options::default()
+            },
         })
     }
 

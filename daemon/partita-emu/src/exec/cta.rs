@@ -5,6 +5,7 @@ use super::registers::Registers;
 use super::rows::LANES;
 use super::tcgen05::memory::TensorMemory;
 use super::team::{MAX_WARPS, Masks, State, Team};
+use crate::gpu::Tape;
 use partita_model::Dim3;
 
 /// Barriers of a CTA.
@@ -79,6 +80,8 @@ pub struct Cta {
     /// Barriers at which threads have arrived, one bit a barrier.
     reached: u16,
     warps_per_team: usize,
+    /// What it did, where it has run ahead of its turn.
+    pub tape: Option<Tape>,
 }
 
 impl Cta {
@@ -101,6 +104,7 @@ impl Cta {
             alive: vec![0; warps],
             reached: 0,
             warps_per_team,
+            tape: None,
         }
     }
 
@@ -125,6 +129,7 @@ impl Cta {
             team.start(first, warps, masks);
         }
         self.reached = 0;
+        self.tape = None;
         self.tensor.start();
         self.columns = (0, 0);
     }

@@ -9,7 +9,8 @@
 //!
 //! - Loads and stores take effect at once and in order (sequential consistency), and a missing
 //!   fence has no effect. [`access::weak`] is the exception.
-//! - Data races are not detected.
+//! - Data races are not detected. CTAs of kernels that can only race may run in any order
+//!   ([`independent`]).
 //! - Approximate functions (`sin.approx`, `ex2.approx` …) give the correctly rounded result where
 //!   the ISA allows an error. `div.full` and `div.approx` round to nearest.
 
@@ -27,6 +28,7 @@ pub mod convert;
 pub mod cta;
 pub mod decode;
 pub mod float;
+pub mod independent;
 pub mod inst;
 pub mod lane;
 pub mod launch_control;
@@ -41,6 +43,7 @@ pub mod program;
 pub mod quad;
 pub mod registers;
 pub mod rows;
+pub mod scratch;
 pub mod sparse;
 pub mod special;
 pub mod state;

@@ -13,6 +13,7 @@ use super::launch_control::Unbegun;
 use super::program::Program;
 use super::registers::{Registers, Width};
 use super::rows::{LANES, lanes};
+use super::scratch::Ahead;
 use super::special;
 use super::state::{Core, Hot};
 use super::system::{self, FailedAssertion};
@@ -71,6 +72,8 @@ pub struct Env<'a> {
     pub program: &'a Program,
     /// Global memory.
     pub memory: &'a mut Memory,
+    /// What replaces it where the CTA runs ahead: nothing is there then.
+    pub ahead: Option<Ahead<'a>>,
     /// The part of it that the launch may access.
     pub grants: &'a mut Grants,
     /// The CTA's shared memory.

@@ -1,5 +1,6 @@
 //! Checks of modules, launches and ranges, before anything begins.
 
+use super::ahead::Lookahead;
 use super::clusters;
 use super::grid::{Footprint, Grid, Stays};
 use super::reader::{Code, Read};
@@ -220,6 +221,7 @@ impl EmulatedGpu {
             assertion: None,
             spare: Vec::new(),
             rooms: Vec::new(),
+            lookahead: Lookahead::default(),
             id: self.grid_ids,
         })
     }

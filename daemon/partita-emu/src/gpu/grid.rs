@@ -1,5 +1,6 @@
 //! A grid on the device: its launch, its progress, its outcome.
 
+use super::ahead::Lookahead;
 use crate::exec::cluster::Cluster;
 use crate::exec::cta::{Cta, Room};
 use crate::exec::program::{LaunchShape, Program};
@@ -128,6 +129,8 @@ pub struct Grid {
     pub rooms: Vec<Room>,
     /// A number for `%gridid`.
     pub id: u64,
+    /// Its CTAs that have run ahead of their turn.
+    pub lookahead: Lookahead,
 }
 
 impl Grid {
@@ -147,7 +150,44 @@ impl Grid {
         cta.start(linear, self.grid, self.threads());
         (cta.cluster, cta.rank) = (number / u64::from(self.cluster_ctas()), rank);
         self.join_cluster(&cta);
+        cta.tape = self.lookahead.take();
         cta
+    }
+
+    /// The same launch, of which nothing has begun, for a thread that runs CTAs ahead.
+    #[must_use]
+    pub fn twin(&self) -> Grid {
+        Grid {
+            operation: self.operation,
+            program: self.program.clone(),
+            grid: self.grid,
+            block: self.block,
+            cluster: self.cluster,
+            clusters: BTreeMap::new(),
+            spare_shared: Vec::new(),
+            dynamic_shared: self.dynamic_shared,
+            params: self.params.clone(),
+            grants: self.grants.clone(),
+            footprint: self.footprint,
+            // Buffers are kept as long as CTAs are left.
+            total: u64::MAX,
+            next: 0,
+            resident: 0,
+            start: 0,
+            end: 0,
+            counters: GridCounters::default(),
+            memory_counts: MemoryCounts::default(),
+            stays: Stays::default(),
+            sms: self.sms,
+            priority: 0,
+            window: self.window,
+            output: Vec::new(),
+            assertion: None,
+            spare: Vec::new(),
+            rooms: Vec::new(),
+            id: self.id,
+            lookahead: Lookahead::Off,
+        }
     }
 
     /// A room for a CTA.

@@ -5,12 +5,14 @@
 //! scheduler places CTAs breadth-first over the SMs that have room. Inside a turn a CTA that leaves
 //! gives its room to the next CTA at once. Nothing depends on the host's clock or threads: a seed
 //! and a sequence of calls give the same events, to the bit. The one exception is a device without
-//! timing that serves programs ([`host_shares`]).
+//! timing that serves programs ([`host_shares`]). On several threads ([`ahead`]) that holds for
+//! kernels whose CTAs do not race.
 //!
 //! A command given at device time `t` takes effect no earlier than `t`.
 
 mod account;
 mod admit;
+mod ahead;
 mod clusters;
 mod contract;
 mod for_drivers;
@@ -28,6 +30,7 @@ mod transfers;
 
 pub use grid::{Footprint, Grid};
 pub use hardware::Hardware;
+pub use sm::replay::Tape;
 pub use transfers::{Transfer, Way};
 
 use crate::exec::program::Program;
@@ -35,6 +38,7 @@ use crate::memory::weak::Weak;
 use crate::memory::{Memory, MemoryCheck};
 use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
+use ahead::Helpers;
 use host_shares::HostShares;
 use partita_device::{Activity, AddressRange, DeviceError, Event, Guards, Outcome, Work};
 use partita_model::{
@@ -104,6 +108,9 @@ pub struct Options {
     /// Whether kernels must be rewritten as for a GPU that checks nothing.
     #[serde(default)]
     pub guarded: bool,
+    /// The host's threads beyond the first that execute kernels, where no time is kept.
+    #[serde(default)]
+    pub helpers: u16,
     /// What host time is worth; where it is not said, simulated time goes on as fast as it can.
     pub host_time: Option<HostTime>,
     /// Where its windows lie, and which of several GPUs it is.
@@ -179,6 +186,8 @@ pub struct EmulatedGpu {
     contexts: Contexts,
     /// Shares of the host's time, where programs are served and no device time is kept.
     shares: Option<HostShares>,
+    /// The host's threads that run CTAs ahead of their turn.
+    helpers: Option<Helpers>,
 }
 
 /// The guards that rewritten kernels need where the GPU checks as little as a real one does.
@@ -240,6 +249,7 @@ impl EmulatedGpu {
             gpcs: spec.gpcs(),
             gated: SmSet::EMPTY,
             contexts: Contexts::default(),
+            helpers: Helpers::of(&spec, &options),
             shares: shares_host_time(&options).then(|| HostShares::new(sm::UNTIMED_BUDGET)),
             options,
             spec,
@@ -590,6 +600,8 @@ impl EmulatedGpu {
                 residency: self.residency,
                 executed: &mut executed,
                 pace: run.map(|(_, run)| run.pace),
+                helpers: self.helpers.as_mut(),
+                ahead: None,
             };
             sm.run(self.now, until, &mut around);
             let pace = around.pace;

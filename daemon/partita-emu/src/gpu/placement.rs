@@ -88,6 +88,8 @@ impl EmulatedGpu {
                     residency: self.residency,
                     executed: &mut executed,
                     pace: None,
+                    helpers: self.helpers.as_mut(),
+                    ahead: None,
                 };
                 for &sm in chosen.sms() {
                     self.sms[sm].place(operation, self.now, &mut around);

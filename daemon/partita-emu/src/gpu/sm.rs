@@ -2,33 +2,34 @@
 
 use super::grid::{Footprint, Grid};
 use super::hardware::{Hardware, MOST_PARTS};
-use super::host_shares::Pace;
 use crate::counters::add_run;
 use crate::exec::access::weak::WeakAccess;
 use crate::exec::cluster::{Peers, window_of};
 use crate::exec::cta::Cta;
 use crate::exec::inst::{NOWHERE, Op};
 use crate::exec::launch_control::Unbegun;
+use crate::exec::scratch::Ahead;
 use crate::exec::step::{self, Env, Limits, Stop};
 use crate::exec::tcgen05::columns::Claims;
 use crate::exec::tcgen05::{self, Tensor};
 use crate::exec::team::{Due, MAX_WARPS, State, Team};
 use crate::exec::trace::{AccessKind, Trace};
 use crate::exec::warp;
-use crate::memory::Memory;
-use crate::memory::weak::Weak;
 use crate::spec::Spec;
-use crate::timing::memory::{SharedMemorySystem, SmMemory};
+use crate::timing::memory::SmMemory;
 use crate::timing::segment::{LONGEST, Segment};
-use partita_device::Fault;
 use partita_model::{OperationId, WindowId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 use turns::{Turn, Turns};
 
+pub use around::{AheadOf, News, Surroundings};
+
+mod around;
 pub mod context;
 mod leaving;
+pub mod replay;
 mod turns;
 mod waits;
 
@@ -160,45 +161,6 @@ fn warps_per_team(timed: bool) -> usize {
     if timed { 1 } else { MAX_WARPS }
 }
 
-/// What all SMs work with.
-pub struct Surroundings<'a> {
-    /// The modelled GPU.
-    pub spec: &'a Spec,
-    /// Whether time is kept.
-    pub timed: bool,
-    /// Global memory.
-    pub memory: &'a mut Memory,
-    /// Weak memory, where it is on.
-    pub weak: &'a mut Option<Weak>,
-    /// The memory system's time.
-    pub system: &'a mut SharedMemorySystem,
-    /// Grids in flight.
-    pub grids: &'a mut BTreeMap<OperationId, Grid>,
-    /// Grids with CTAs left to place, in order of priority and then of arrival.
-    pub order: &'a [OperationId],
-    /// The next sequence number.
-    pub sequence: &'a mut u64,
-    /// What happened.
-    pub news: &'a mut Vec<News>,
-    /// Whether the coming and going of CTAs is wanted among it.
-    pub residency: bool,
-    /// Warp instructions executed.
-    pub executed: &'a mut u64,
-    /// How the SM runs, where windows have shares of the host's time.
-    pub pace: Option<Pace>,
-}
-
-/// A report of an SM.
-#[derive(Debug)]
-pub enum News {
-    /// A CTA started.
-    Started { time: u64, sm: u32, grid: OperationId, cta: u64 },
-    /// A CTA left.
-    Left { time: u64, sm: u32, grid: OperationId, cta: u64 },
-    /// A grid faulted.
-    Faulted { time: u64, grid: OperationId, fault: Box<Fault> },
-}
-
 impl Sm {
     /// An empty SM.
     #[must_use]
@@ -253,6 +215,12 @@ impl Sm {
     pub fn powered_ps(&self, time: u64) -> u64 {
         let off = self.power.off_since.map_or(0, |since| time.saturating_sub(since));
         time.saturating_sub(self.power.off_ps + off)
+    }
+
+    /// The time up to which it has issued instructions.
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        self.issue_free
     }
 
     /// When it next has something to do.
@@ -323,6 +291,9 @@ impl Sm {
     /// Starts a CTA of a grid at `time`.
     pub fn place(&mut self, operation: OperationId, time: u64, around: &mut Surroundings<'_>) {
         let grid = around.grids.get_mut(&operation).expect("a grid that is placed is in flight");
+        if let Some(helpers) = &mut around.helpers {
+            helpers.prepare(grid, around.memory, around.spec, &self.hardware);
+        }
         let cta = grid.take_cta(warps_per_team(around.timed));
         if self.last_grid != Some(operation) {
             self.last_grid = Some(operation);
@@ -467,6 +438,10 @@ impl Sm {
     ) {
         let cycle = around.spec.cycle_ps();
         let resident = self.slots[slot].as_mut().expect("the caller has seen it");
+        if resident.cta.tape.is_some() {
+            self.replay(slot, team_index, time, around);
+            return;
+        }
         let Some(grid) = around.grids.get_mut(&resident.operation) else { return };
         let team = &mut resident.cta.teams[team_index];
         let Some(index) = team.next_ready(time) else {
@@ -521,6 +496,10 @@ impl Sm {
         let mut env = Env {
             program: &grid.program,
             memory: around.memory,
+            ahead: around
+                .ahead
+                .as_mut()
+                .map(|ahead| Ahead { memory: ahead.memory, scratch: ahead.scratch }),
             grants: &mut grid.grants,
             shared: &mut room.shared,
             own_window: window_of(rank),
@@ -619,6 +598,9 @@ impl Sm {
         add_run(&mut grid.counters, &counts);
         *around.executed += counts.warp_instructions;
 
+        if let Some(ahead) = &mut around.ahead {
+            ahead.tape.note(team_index, team, &stop, counts, self.trace.polls);
+        }
         let instructions = counts.warp_instructions.max(1);
         self.issue_free =
             self.issue_free.max(start) + instructions * cycle / around.spec.issue_per_cycle;

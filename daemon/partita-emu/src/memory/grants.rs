@@ -17,8 +17,17 @@ struct Grant {
     start: u64,
 }
 
+/// Where bytes lie: an allocation, and their offset in it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    /// The allocation.
+    pub slot: u32,
+    /// Bytes from its start.
+    pub offset: u64,
+}
+
 /// What one launch may touch.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Grants {
     access: Vec<AddressRange>,
     /// Ranges that are read-only: the module's constants, then protected memory.
@@ -121,6 +130,13 @@ impl Grants {
         let grant = self.find(memory, site, low, high)?;
         let allocation = memory.slots.get(grant.slot as usize)?.as_ref()?;
         allocation.data.get((low - grant.start) as usize..(high - grant.start) as usize)
+    }
+
+    /// Where the bytes from `low` to before `high` lie, where one live and granted allocation holds
+    /// them.
+    pub fn place(&mut self, memory: &Memory, site: usize, low: u64, high: u64) -> Option<Place> {
+        let grant = self.find(memory, site, low, high)?;
+        Some(Place { slot: grant.slot, offset: low - grant.start })
     }
 
     /// The grant around `address`: its first address and its bytes.

@@ -34,7 +34,7 @@ pub const SPACE_BYTES: u64 = 1 << 32;
 
 pub use cells::GLOBAL_BASE;
 pub use for_drivers::PageTables;
-pub use grants::Grants;
+pub use grants::{Grants, Place};
 pub use heap::{HEAP_BYTES, Heap};
 pub use stray::MemoryCheck;
 pub use textures::{Level, TextureObject};

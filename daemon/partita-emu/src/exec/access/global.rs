@@ -7,6 +7,7 @@ use crate::dispatch::vector::{Shape, Vector};
 use crate::exec::inst::Inst;
 use crate::exec::registers::{Rows, Width};
 use crate::exec::rows::{LANES, Row, Row64, blend64, each, lanes};
+use crate::exec::scratch::{self, readable};
 use crate::exec::state::Hot;
 use crate::exec::step::{Env, Trouble};
 use crate::exec::trace::AccessKind;
@@ -51,6 +52,9 @@ fn load_rows<const N: usize, T: Word<N>, W: Width>(
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
+    if env.ahead.is_some() {
+        return load_ahead::<N, T, W>(core, i, env, pc, vector);
+    }
     let (masks, base, d) = (core.active(i), core.rows64(i.a), T::operand(core, i.d));
     let kind = load_kind(i);
     for w in 0..core.warps() {
@@ -58,7 +62,34 @@ fn load_rows<const N: usize, T: Word<N>, W: Width>(
         if mask != 0 {
             env.trace.counts.global_loads += 1;
             let at = At { offset: i.imm, mask, pc, warp: core.first_warp + w };
-            load(env, base.of(w), at, kind, d.of(w), vector)?;
+            load::<N, T, false>(env, base.of(w), at, kind, d.of(w), vector)?;
+        }
+    }
+    Ok(())
+}
+
+/// The loads of a CTA that runs ahead: what it has stored comes before what memory holds.
+#[inline(never)]
+fn load_ahead<const N: usize, T: Word<N>, W: Width>(
+    core: &Hot<'_, W>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+    vector: impl Vector,
+) -> Outcome {
+    let (masks, base, d) = (core.active(i), core.rows64(i.a), T::operand(core, i.d));
+    let has_stored = env.ahead.as_ref().is_some_and(|ahead| !ahead.scratch.is_empty());
+    for w in 0..core.warps() {
+        let mask = masks[w];
+        if mask != 0 {
+            env.trace.counts.global_loads += 1;
+            let at = At { offset: i.imm, mask, pc, warp: core.first_warp + w };
+            // The destination may be the row of addresses.
+            let addresses = has_stored.then(|| addresses_of(base.of(w), at));
+            load::<N, T, true>(env, base.of(w), at, load_kind(i), d.of(w), vector)?;
+            if let Some(addresses) = addresses {
+                overlay::<N, T>(env, &addresses, at, d.of(w));
+            }
         }
     }
     Ok(())
@@ -72,6 +103,9 @@ fn store_rows<const N: usize, T: Word<N>, W: Width>(
     pc: usize,
     vector: impl Vector,
 ) -> Outcome {
+    if env.ahead.is_some() {
+        return store_ahead::<N, T, W>(core, i, env, pc);
+    }
     let (masks, base, b) = (core.active(i), core.rows64(i.a), T::operand(core, i.b));
     for w in 0..core.warps() {
         let mask = masks[w];
@@ -79,6 +113,26 @@ fn store_rows<const N: usize, T: Word<N>, W: Width>(
             env.trace.counts.global_stores += 1;
             let at = At { offset: i.imm, mask, pc, warp: core.first_warp + w };
             store(env, base.of(w), at, b.of(w), vector)?;
+        }
+    }
+    Ok(())
+}
+
+/// The stores of a CTA that runs ahead.
+#[inline(never)]
+fn store_ahead<const N: usize, T: Word<N>, W: Width>(
+    core: &Hot<'_, W>,
+    i: &Inst,
+    env: &mut Env<'_>,
+    pc: usize,
+) -> Outcome {
+    let (masks, base, b) = (core.active(i), core.rows64(i.a), T::operand(core, i.b));
+    for w in 0..core.warps() {
+        let mask = masks[w];
+        if mask != 0 {
+            env.trace.counts.global_stores += 1;
+            let at = At { offset: i.imm, mask, pc, warp: core.first_warp + w };
+            keep::<N, T>(env, &addresses_of(base.of(w), at), at, b.of(w))?;
         }
     }
     Ok(())
@@ -105,7 +159,7 @@ fn addresses_of(base: &Row64, at: At) -> [u64; LANES] {
 }
 
 #[inline(always)]
-fn load<const N: usize, T: Word<N>>(
+fn load<const N: usize, T: Word<N>, const AHEAD: bool>(
     env: &mut Env<'_>,
     base: &Row64,
     at: At,
@@ -113,11 +167,15 @@ fn load<const N: usize, T: Word<N>>(
     to: &Row<T>,
     vector: impl Vector,
 ) -> Outcome {
+    let memory = match &env.ahead {
+        Some(ahead) if AHEAD => ahead.memory,
+        _ => &*env.memory,
+    };
     let shapes = shapes::<N>(base, vector);
     let first = base.at(0, at.offset);
     if is_run::<N>(base, shapes) {
         let end = first.wrapping_add((N * LANES) as u64);
-        if let Some(bytes) = env.grants.bytes(env.memory, at.pc, first, end)
+        if let Some(bytes) = env.grants.bytes(memory, at.pc, first, end)
             && let Some(words) = find(bytes, first, base, at.offset, shapes)
         {
             put(to, at.mask, words, vector);
@@ -125,7 +183,7 @@ fn load<const N: usize, T: Word<N>>(
             return Ok(());
         }
     } else if !shapes.contains(&Shape::Scattered)
-        && let Some((start, bytes)) = env.grants.around(env.memory, at.pc, first)
+        && let Some((start, bytes)) = env.grants.around(memory, at.pc, first)
         && let Some(words) = find(bytes, start, base, at.offset, shapes)
     {
         if env.trace.wanted {
@@ -135,7 +193,7 @@ fn load<const N: usize, T: Word<N>>(
         return Ok(());
     }
     let addresses = addresses_of(base, at);
-    let around = env.grants.around(env.memory, at.pc, addresses[0]);
+    let around = env.grants.around(memory, at.pc, addresses[0]);
     let read = around.is_some_and(|(start, bytes)| {
         gather(bytes, start, &Row::of(addresses), at.mask, to, vector)
     });
@@ -160,7 +218,7 @@ fn load_each<const N: usize, T: Word<N>>(
     for lane in lanes(at.mask) {
         let address = addresses[lane];
         let end = address.wrapping_add(N as u64);
-        let found = env.grants.bytes(env.memory, at.pc, address, end);
+        let found = env.grants.bytes(readable(&env.ahead, env.memory), at.pc, address, end);
         match found
             .filter(|_| address.is_multiple_of(N as u64))
             .and_then(|bytes| bytes.first_chunk::<N>())
@@ -197,6 +255,56 @@ fn load_each<const N: usize, T: Word<N>>(
         }
     }
     Ok(values)
+}
+
+/// Puts what a CTA that runs ahead has stored over what it has loaded.
+#[inline(never)]
+fn overlay<const N: usize, T: Word<N>>(
+    env: &mut Env<'_>,
+    addresses: &[u64; LANES],
+    at: At,
+    to: &Row<T>,
+) {
+    for lane in lanes(at.mask) {
+        let mut bytes = to.lane(lane).to_bytes();
+        if scratch::overlay(env, at.pc, addresses[lane], &mut bytes) {
+            to.set_lane(lane, T::from_bytes(bytes));
+        }
+    }
+}
+
+/// Keeps what a warp of a CTA stores that runs ahead.
+fn keep<const N: usize, T: Word<N>>(
+    env: &mut Env<'_>,
+    addresses: &[u64; LANES],
+    at: At,
+    values: &Row<T>,
+) -> Outcome {
+    let first = addresses[0];
+    let is_run = at.mask == u32::MAX
+        && first.is_multiple_of(N as u64)
+        && addresses
+            .iter()
+            .zip(0_u64..)
+            .all(|(&at, lane)| at == first.wrapping_add(lane * N as u64));
+    if is_run {
+        let mut bytes = [0; 8 * LANES];
+        for (lane, word) in bytes.chunks_exact_mut(N).take(LANES).enumerate() {
+            word.copy_from_slice(&values.lane(lane).to_bytes());
+        }
+        if scratch::store(env, at.pc, first, &bytes[..N * LANES]) {
+            return Ok(());
+        }
+    }
+    for lane in lanes(at.mask) {
+        let address = addresses[lane];
+        let bytes = values.lane(lane).to_bytes();
+        if !address.is_multiple_of(N as u64) || !scratch::store(env, at.pc, address, &bytes) {
+            let (bytes, access) = (N as u32, Access::Store);
+            return Err(global_trouble(env, at.warp, lane, at.pc, address, bytes, access));
+        }
+    }
+    Ok(())
 }
 
 #[inline(always)]

@@ -24,6 +24,7 @@ pub use shared::{load_shared, store_shared};
 use super::cluster;
 use super::inst::{Inst, Space};
 use super::rows::LANES;
+use super::scratch::{self, readable};
 use super::step::{Env, Trouble};
 use super::trace::AccessKind;
 use crate::memory::{GLOBAL_BASE, LOCAL_BASE, PARAM_BASE, SHARED_BASE, SPACE_BYTES};
@@ -97,11 +98,14 @@ fn read(
     let bytes = length as u32;
     match at {
         Place::Global(address) => {
-            let found =
-                env.grants.bytes(env.memory, pc, address, address.wrapping_add(length as u64));
+            let memory = readable(&env.ahead, env.memory);
+            let found = env.grants.bytes(memory, pc, address, address.wrapping_add(length as u64));
             match found.filter(|_| address.is_multiple_of(u64::from(bytes))) {
                 Some(found) => {
                     into.copy_from_slice(found);
+                    if env.ahead.is_some() {
+                        scratch::overlay(env, pc, address, into);
+                    }
                     if env.weak.is_some() {
                         weak::read(env, (warp, lane, pc), address, into);
                     }
@@ -175,6 +179,12 @@ fn write(
     match at {
         Place::Global(address) => {
             let end = address.wrapping_add(length as u64);
+            if env.ahead.is_some()
+                && address.is_multiple_of(u64::from(bytes))
+                && scratch::store(env, pc, address, from)
+            {
+                return Ok(());
+            }
             if address.is_multiple_of(u64::from(bytes))
                 && let Some(place) = env.grants.bytes_mut(env.memory, pc, address, end)
             {

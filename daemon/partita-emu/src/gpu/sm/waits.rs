@@ -57,6 +57,11 @@ impl Sm {
             });
             return;
         }
+        if let Some(ahead) = &mut around.ahead {
+            let whole = fragment.masks == cta.teams[team_index].alive;
+            let usual = whole && arrival.waits && arrival.threads.is_none();
+            ahead.tape.broken |= !usual && !ahead.tape.has_one_team();
+        }
         let id = arrival.id as u8;
         let last = cta.teams[team_index].fragments.last_mut().expect("as above");
         if arrival.waits {
@@ -201,6 +206,9 @@ impl Sm {
             return;
         }
         if team.release_waiting() {
+            if let Some(ahead) = &mut around.ahead {
+                ahead.tape.note_release(team_index);
+            }
             self.enqueue(slot, team_index, time, around.sequence);
             return;
         }

@@ -28,6 +28,8 @@ Examples:
       the same with timing, as JSON
   partita bench emu --speed --vectors avx2
       what AVX-512 gains, beside the same without the option
+  partita bench emu --speed --threads 4
+      what four threads of the host gain over one, by the clock on the wall
   partita bench emu --start
       time to start the device and to load a module of 1 MB of PTX, and the memory of both
   partita bench emu --curves
@@ -72,6 +74,11 @@ pub struct EmuArgs {
     /// The widest vector units of the processor to use [default: all that it has].
     #[arg(long, value_name = "UNITS", value_enum, conflicts_with = "curves")]
     vectors: Option<Vectors>,
+
+    /// With --speed: let N threads of the host execute kernels, and compare them with one.
+    #[arg(long, value_name = "N", requires = "speed", conflicts_with = "timing",
+        value_parser = clap::value_parser!(u16).range(2..=256))]
+    threads: Option<u16>,
 
     /// The GPU to emulate: a name that `partita emu specs` lists, or a file's path with a slash.
     #[arg(long, value_name = "NAME", default_value = DEFAULT_SPEC)]
@@ -174,8 +181,28 @@ impl EmuArgs {
         let spec = Spec::find(&self.spec)?;
         let timing = self.mode();
         let calibration = speed::calibration();
+        if let Some(threads) = self.threads {
+            let pairs = speed::pairs(&spec, threads, self.scale)?;
+            return Ok(threads_report(&spec, threads, calibration, &pairs));
+        }
         let speeds = speed::measure(&spec, timing, self.scale, None)?;
         Ok(emu_report(&spec, timing, calibration, &speeds))
+    }
+}
+
+/// What several threads gain: each workload on one and on all.
+fn threads_report(spec: &Spec, threads: u16, calibration: f64, pairs: &[(Speed, Speed)]) -> Report {
+    let mut metrics = vec![Metric::plain("calibration loop", calibration, "M steps/s")];
+    for (one, all) in pairs {
+        let (before, now) = (one.millions_per_second(), all.millions_per_second());
+        metrics.push(Metric::plain(one.name, now, "M thread instructions/s"));
+        metrics.push(Metric::plain(format!("{}, gain", one.name), now / before, "times"));
+    }
+    Report {
+        bench: "emu-threads".into(),
+        device: format!("{}, timing off, {threads} threads beside one", spec.name),
+        seed: 0,
+        metrics,
     }
 }
 

@@ -171,25 +171,43 @@ pub fn measure(
     workloads(scale.max(1))
         .into_iter()
         .filter(wanted)
-        .map(|workload| best(workload, spec, timing))
+        .map(|workload| best(&workload, spec, timing, 1))
         .collect()
+}
+
+/// Runs each workload on one thread and then on `threads`, without timing. The clock on the wall
+/// counts where there is more than one thread.
+///
+/// # Errors
+/// As [`measure`].
+pub fn pairs(spec: &Spec, threads: u16, scale: u32) -> Result<Vec<(Speed, Speed)>, DirectError> {
+    let pair = |workload: Workload| {
+        let one = best(&workload, spec, Timing::Off, 1)?;
+        Ok((one, best(&workload, spec, Timing::Off, threads)?))
+    };
+    workloads(scale.max(1)).into_iter().map(pair).collect()
 }
 
 const FEWEST_RUNS: u32 = 3;
 const MOST_RUNS: u32 = 30;
 const LONG_ENOUGH: Duration = Duration::from_millis(300);
 
-fn best(workload: Workload, spec: &Spec, timing: Timing) -> Result<Speed, DirectError> {
+fn best(
+    workload: &Workload,
+    spec: &Spec,
+    timing: Timing,
+    threads: u16,
+) -> Result<Speed, DirectError> {
     let job = Run {
         ptx: PTX.into(),
         kernel: workload.kernel.to_owned(),
         grid: workload.grid,
         block: workload.block,
         dynamic_shared: 0,
-        arguments: workload.arguments,
+        arguments: workload.arguments.clone(),
         form: partita_emu::direct::Form::Original,
         spec: spec.clone(),
-        options: Options { seed: 0, timing, ..Options::default() },
+        options: Options { seed: 0, timing, helpers: threads - 1, ..Options::default() },
     };
     let (mut best, mut spent, mut runs) = (Duration::MAX, Duration::ZERO, 0);
     loop {

@@ -1,0 +1,178 @@
+//! Kernels on several threads of the host: results, counts and simulated times are those of one.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use partita_emu::direct::{Argument, DirectError, Form, Prepared, Run, prepare};
+use partita_emu::{MemoryCheck, Options, Spec, Timing};
+use partita_model::{Dim3, GridCounters, SmSet};
+
+const THREADS: [u16; 2] = [2, 5];
+
+fn job(ptx: &str, kernel: &str, grid: u32, block: u32, arguments: Vec<Argument>) -> Run {
+    Run {
+        ptx: ptx.into(),
+        kernel: kernel.to_owned(),
+        grid: Dim3::linear(grid),
+        block: Dim3::linear(block),
+        dynamic_shared: 0,
+        arguments,
+        form: Form::Original,
+        spec: Spec::named("cd-search-24").unwrap(),
+        options: Options { timing: Timing::Off, seed: 5, ..Options::default() },
+    }
+}
+
+fn words(values: impl Iterator<Item = u32>) -> Argument {
+    Argument::Buffer(values.flat_map(u32::to_le_bytes).collect())
+}
+
+fn word(value: u32) -> Argument {
+    Argument::Value(value.to_le_bytes().to_vec())
+}
+
+/// What two launches leave, and how many CTAs ran ahead.
+fn outcome(run: &Run) -> (Result<(GridCounters, GridCounters, u64), String>, u64) {
+    let mut prepared: Prepared<'_> = prepare(run).unwrap();
+    let launch = |prepared: &mut Prepared<'_>, sms: SmSet| prepared.again(sms);
+    let first = launch(&mut prepared, SmSet::range(0, 24));
+    let second = first.and_then(|first| {
+        let second = launch(&mut prepared, SmSet::range(3, 7))?;
+        Ok((first, second, prepared.gpu().memory_digest(None)))
+    });
+    let text = |error: DirectError| error.to_string();
+    (second.map_err(text), prepared.gpu().ctas_ahead())
+}
+
+/// Compares several threads with one; `ahead` says whether CTAs run ahead.
+fn compare(what: &str, run: &Run, ahead: bool) {
+    let (wanted, none) = outcome(run);
+    assert_eq!(none, 0, "{what}: one thread runs nothing ahead");
+    for threads in THREADS {
+        let options = Options { helpers: threads - 1, ..run.options };
+        let (found, ran) = outcome(&Run { options, ..run.clone() });
+        assert_eq!(found, wanted, "{what} on {threads} threads");
+        // One CTA says whether further ones are worth it.
+        assert_eq!(ran > 1, ahead, "{what} on {threads} threads: {ran} CTAs ran ahead");
+    }
+}
+
+const SAXPY: &str = include_str!("ptx/saxpy.ptx");
+
+#[test]
+fn short_ctas_stay_in_their_turns() {
+    for n in [1000_u32, 5000, 50_000] {
+        let arguments = vec![
+            Argument::Value(2.0_f32.to_le_bytes().to_vec()),
+            words((0..n).map(|i| (i as f32).to_bits())),
+            words((0..n).map(|i| (1.5 * i as f32).to_bits())),
+            word(n),
+        ];
+        // A CTA is too short to gain.
+        compare("saxpy", &job(SAXPY, "saxpy", n.div_ceil(256), 256, arguments), false);
+    }
+}
+
+/// Each thread stores two words, reads its neighbour's after a barrier, and some go round a loop.
+const TALK: &str = "
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry talk(.param .u64 out, .param .u64 scratch)
+{
+    .reg .pred %p<4>;
+    .reg .b32 %r<16>;
+    .reg .b64 %d<8>;
+    .shared .align 4 .b8 box[4096];
+    ld.param.u64 %d1, [out];
+    ld.param.u64 %d2, [scratch];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mad.lo.s32 %r4, %r2, %r3, %r1;
+    mul.wide.u32 %d3, %r4, 8;
+    add.s64 %d4, %d2, %d3;
+    mul.lo.s32 %r5, %r4, 7;
+    xor.b32 %r6, %r4, %r2;
+    st.global.v2.b32 [%d4], {%r5, %r6};
+    shl.b32 %r7, %r1, 2;
+    mov.u32 %r8, box;
+    add.s32 %r8, %r8, %r7;
+    st.shared.b32 [%r8], %r6;
+    and.b32 %r9, %r4, 63;
+    xor.b32 %r9, %r9, 63;
+again:
+    setp.eq.u32 %p1, %r9, 0;
+    @%p1 bra out_of_it;
+    sub.u32 %r9, %r9, 1;
+    add.u32 %r5, %r5, %r9;
+    st.global.b32 [%d4], %r5;
+    bra again;
+out_of_it:
+    bar.sync 0;
+    add.u32 %r10, %r1, 1;
+    setp.ge.u32 %p2, %r10, %r3;
+    @%p2 mov.u32 %r10, 0;
+    shl.b32 %r11, %r10, 2;
+    mov.u32 %r12, box;
+    add.s32 %r12, %r12, %r11;
+    ld.shared.b32 %r13, [%r12];
+    mad.lo.s32 %r14, %r2, %r3, %r10;
+    mul.wide.u32 %d5, %r14, 8;
+    add.s64 %d6, %d2, %d5;
+    ld.global.v2.b32 {%r5, %r6}, [%d6];
+    ld.global.b32 %r7, [%d6+4];
+    add.u32 %r5, %r5, %r13;
+    add.u32 %r5, %r5, %r6;
+    sub.u32 %r5, %r5, %r7;
+    bar.sync 0;
+    st.global.b32 [%d6], %r5;
+    mul.wide.u32 %d7, %r4, 4;
+    add.s64 %d7, %d1, %d7;
+    st.global.b32 [%d7], %r5;
+    setp.lt.u32 %p3, %r1, 17;
+    @%p3 exit;
+    bar.sync 0;
+    ret;
+}";
+
+#[test]
+fn threads_of_a_cta_see_each_others_stores() {
+    for block in [1_u32, 33, 256, 257, 512, 1000, 1024] {
+        let ctas = if block < 256 { 900 } else { 70 };
+        let threads = block * ctas;
+        let arguments =
+            vec![words((0..threads).map(|_| 0)), words((0..2 * threads).map(|i| i * 3))];
+        compare(&format!("{block} threads"), &job(TALK, "talk", ctas, block, arguments), true);
+    }
+}
+
+const COLLATZ: &str = include_str!("ptx/collatz.ptx");
+
+#[test]
+fn threads_that_part_and_leave_early() {
+    for (n, block) in [(30_000_u32, 96), (70_000, 256), (20_001, 640)] {
+        let arguments = vec![words((0..n).map(|_| 0)), word(n)];
+        let run = job(COLLATZ, "collatz", n.div_ceil(block), block, arguments);
+        compare(&format!("{n} numbers"), &run, true);
+    }
+}
+
+#[test]
+fn a_fault_is_that_of_one_thread() {
+    // The last CTA stores beyond the second buffer.
+    let arguments = vec![words(0..256 * 90), words(0..256 * 179)];
+    let run = job(TALK, "talk", 90, 256, arguments);
+    let options = Options { memcheck: MemoryCheck::Exact, ..run.options };
+    let run = Run { options, ..run };
+    let (found, _) = outcome(&run);
+    assert!(found.is_err(), "{found:?}");
+    compare("beyond the buffer", &run, true);
+}
+
+const REDUCE: &str = include_str!("ptx/reduce.ptx");
+
+#[test]
+fn what_ctas_say_to_each_other_keeps_them_in_their_turns() {
+    let arguments = vec![words(0..10_000), words([0, 0].into_iter()), word(10_000)];
+    compare("global atomics", &job(REDUCE, "reduce", 37, 256, arguments), false);
+}
