@@ -9,7 +9,7 @@ use partita_model::{
     EventBatch, Happening, JobAccount, JobUsage, KernelReport, LaunchSize, Note, PartitionReport,
     PolicyReport, SessionId, SmSet,
 };
-use partita_policy::{Launched, explain, explain_target};
+use partita_policy::{Launched, explain, explain_pinned, explain_target};
 
 impl Engine {
     /// Every application that has a session, in order of id.
@@ -95,6 +95,8 @@ impl Engine {
             Some(explain_target(id, &target))
         };
         let targets = self.machines.sessions.applications().filter_map(of_target);
+        let pinned = self.machines.handover.pinned();
+        let pinned = pinned.iter().map(|(id, sms)| explain_pinned(*id, sms));
         PolicyReport {
             sharing: self.common.sharing,
             selector: selector.to_owned(),
@@ -105,6 +107,7 @@ impl Engine {
             why: self
                 .explanation()
                 .into_iter()
+                .chain(pinned)
                 .chain(targets)
                 .chain(lingering)
                 .chain(stuck)

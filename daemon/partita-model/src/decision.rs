@@ -169,6 +169,9 @@ pub struct DecisionRecord {
     pub interval: Option<IntervalRecord>,
     /// The SMs to distribute.
     pub sms: SmSet,
+    /// SMs that an administrator has pinned, which are not distributed.
+    #[serde(default, skip_serializing_if = "SmSet::is_empty")]
+    pub pinned: SmSet,
     /// The applications that share the SMs, in order of id.
     pub applications: Vec<ApplicationRecord>,
     /// SMs that stay empty to save power.

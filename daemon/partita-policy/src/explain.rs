@@ -2,14 +2,15 @@
 
 use partita_model::{
     ApplicationId, ApplicationRecord, Cause, Class, ContentionClass, DecisionRecord, Entitlement,
-    EvenReason, Evidence, Level, Note, Notice, Priority, SmsOf, TargetReport, Verdict, Weight,
+    EvenReason, Evidence, Level, Note, Notice, Priority, SmSet, SmsOf, TargetReport, Verdict,
+    Weight,
 };
 
 /// Why the partitions are as they are, in sentences with numbers.
 #[must_use]
 pub fn explain(record: &DecisionRecord) -> Vec<String> {
     let mut sentences = vec![opening(record)];
-    sentences.extend(record.notes.iter().map(sentence));
+    sentences.extend(record.notes.iter().map(|note| sentence(note, record)));
     sentences.extend(record.applications.iter().map(outcome));
     sentences
 }
@@ -99,9 +100,21 @@ pub fn explain_target(application: ApplicationId, report: &TargetReport) -> Stri
     }
 }
 
-fn sentence(note: &Note) -> String {
+/// An administrator's part in what an application has.
+#[must_use]
+pub fn explain_pinned(application: ApplicationId, sms: &SmSet) -> String {
+    format!("An administrator has pinned {application} to SMs {sms}.")
+}
+
+fn sentence(note: &Note, record: &DecisionRecord) -> String {
     match note {
-        Note::Alone { application } => format!("Nobody but {application} has work."),
+        Note::Alone { application } if record.pinned.is_empty() => {
+            format!("Nobody but {application} has work.")
+        }
+        // The policy does not see whether applications that are pinned have work.
+        Note::Alone { application } => format!(
+            "Of the applications that no administrator has pinned, only {application} has work."
+        ),
         Note::Even { applications, least, most, reason } => {
             let shares = if least == most {
                 format!("{least} SMs")

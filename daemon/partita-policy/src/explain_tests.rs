@@ -14,6 +14,7 @@ fn record(notes: Vec<Note>, applications: Vec<ApplicationRecord>) -> DecisionRec
         cause: Cause::Terms,
         interval: None,
         sms: SmSet::range(0, 8),
+        pinned: SmSet::EMPTY,
         applications,
         gated: SmSet::EMPTY,
         stage: "terms".to_owned(),
@@ -53,6 +54,21 @@ fn a_record_begins_with_its_cause_and_ends_with_who_has_what() {
     assert_eq!(
         notice(&Notice::NotSettled { since }),
         "workers have not followed the decision of 5.000 ms: a CTA may be very long, or spin"
+    );
+}
+
+#[test]
+fn whoever_is_alone_may_be_so_beside_pinned_applications_only() {
+    let alone = record(vec![Note::Alone { application: ONE }], Vec::new());
+    assert_eq!(explain(&alone)[1], "Nobody but application 1 has work.");
+    let beside = DecisionRecord { pinned: SmSet::range(8, 4), ..alone };
+    assert_eq!(
+        explain(&beside)[1],
+        "Of the applications that no administrator has pinned, only application 1 has work."
+    );
+    assert_eq!(
+        explain_pinned(TWO, &beside.pinned),
+        "An administrator has pinned application 2 to SMs 8-11."
     );
 }
 

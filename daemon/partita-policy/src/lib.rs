@@ -36,7 +36,7 @@ pub use advice::{
     SlateThresholds, fillable, matching, pack, patterns, speeds, throughput, uses,
 };
 pub use deciders::{BuildError, Deciders, build, build_with};
-pub use explain::{explain, explain_target, notice};
+pub use explain::{explain, explain_pinned, explain_target, notice};
 pub use forecast::{Facts, ForecastError};
 pub use models::{
     CalibrationError, Character, Contender, ContentionRules, Kind, Launched, Needs, PairSlowdown,

@@ -58,6 +58,8 @@ pub struct Observation {
     pub now: Nanos,
     /// The SMs to share out.
     pub sms: SmSet,
+    /// SMs that an administrator has pinned.
+    pub pinned: SmSet,
     /// Whether every worker is where the last orders want it, and waits where they want it to wait.
     pub settled: bool,
     /// All applications that may get SMs.
@@ -134,6 +136,7 @@ pub struct Policy {
     partitioner: Box<dyn Partitioner + Send>,
     now: Nanos,
     sms: SmSet,
+    pinned: SmSet,
     tracked: BTreeMap<ApplicationId, Tracked>,
     members: BTreeSet<ApplicationId>,
     /// Those of them that run at present.
@@ -172,6 +175,7 @@ impl Policy {
             partitioner,
             now: Nanos(0),
             sms: SmSet::EMPTY,
+            pinned: SmSet::EMPTY,
             tracked: BTreeMap::new(),
             members: BTreeSet::new(),
             together: BTreeSet::new(),
@@ -205,6 +209,7 @@ impl Policy {
     pub fn observe(&mut self, seen: &Observation) -> Option<&Orders> {
         let looked = self.now;
         self.now = self.now.max(seen.now);
+        self.pinned = seen.pinned;
         let applications: BTreeMap<ApplicationId, &ApplicationObservation> =
             seen.applications.iter().rev().map(|a| (a.application, a)).collect();
         let worked = self.longest_work(&applications);
@@ -482,6 +487,7 @@ impl Policy {
             cause: sample.cause,
             interval: sample.interval,
             sms: sample.sms,
+            pinned: self.pinned,
             applications: sample
                 .applications
                 .iter()

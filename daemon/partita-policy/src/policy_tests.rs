@@ -113,6 +113,7 @@ fn look(now: u64, applications: &[ApplicationObservation]) -> Observation {
     Observation {
         now: Nanos(now),
         sms: SmSet::range(0, 8),
+        pinned: SmSet::EMPTY,
         settled: true,
         applications: applications.to_vec(),
     }

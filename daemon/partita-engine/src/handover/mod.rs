@@ -340,10 +340,13 @@ impl Handover {
         &self.pinned
     }
 
+    pub(crate) fn pinned_sms(&self) -> SmSet {
+        self.pinned.values().fold(SmSet::EMPTY, |all, sms| all.union(sms))
+    }
+
     /// The SMs that the policy decides on.
     pub(crate) fn unpinned_sms(&self) -> SmSet {
-        let pinned = self.pinned.values().fold(SmSet::EMPTY, |all, sms| all.union(sms));
-        self.ledger.sms().difference(&pinned)
+        self.ledger.sms().difference(&self.pinned_sms())
     }
 
     // Stalled and gated SMs.

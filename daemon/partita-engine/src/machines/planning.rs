@@ -74,8 +74,10 @@ impl Machines {
             .filter_map(|at| Some(self.seen(turn, at, self.observer.account(at.0)?)))
             .collect();
         let sms = self.handover.unpinned_sms();
+        let pinned = self.handover.pinned_sms();
         let before = self.last_decision();
-        let moved = self.observer.show(turn, &Observation { now, sms, settled, applications });
+        let seen = Observation { now, sms, pinned, settled, applications };
+        let moved = self.observer.show(turn, &seen);
         let reason = self.tell_decision(turn, before);
         let orders = self.observer.policy().orders();
         let parts = orders.plan.parts().clone();

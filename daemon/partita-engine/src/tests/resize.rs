@@ -151,6 +151,35 @@ fn a_scripted_resize_moves_the_border_in_mid_kernel() {
 }
 
 #[test]
+fn reasons_name_what_an_administrator_has_pinned() {
+    let mut world = World::new(24);
+    let (a, first) = world.session();
+    let (b, second) = world.session();
+    world.start(a, 0, LONG, 2000);
+    world.start(b, 0, LONG, 2000);
+    let why = |world: &World| world.engine.policy_report().why.join("\n");
+    let pinned = "An administrator has pinned application";
+    assert!(!why(&world).contains(pinned), "{}", why(&world));
+    world.set_plan(&[(first, "4-7")]).unwrap();
+    let said = why(&world);
+    assert!(said.contains(&format!("{pinned} 1 to SMs 4-7.")), "{said}");
+    assert!(said.contains("no administrator has pinned, only application 2 has work."), "{said}");
+    assert!(!said.contains("Nobody but"), "{said}");
+    // The SMs that are left are the same, so nothing is decided anew.
+    world.set_plan(&[(second, "4-7")]).unwrap();
+    world.set_plan(&[(second, "0-3"), (first, "4-7")]).unwrap();
+    world.set_plan(&[(second, "4-7"), (first, "0-3")]).unwrap();
+    let said = why(&world);
+    assert!(said.contains(&format!("{pinned} 1 to SMs 0-3.")), "{said}");
+    assert!(said.contains(&format!("{pinned} 2 to SMs 4-7.")), "{said}");
+    world.set_plan(&[]).unwrap();
+    let said = why(&world);
+    assert!(!said.contains("pinned") && said.contains("2 applications get 12 SMs each"), "{said}");
+    assert_eq!((world.synchronize(a), world.synchronize(b)), (0, 0));
+    world.finish();
+}
+
+#[test]
 fn however_often_a_border_moves_under_one_launch_no_sm_stays_empty() {
     let mut world = World::new(24);
     let (a, first) = world.session();

@@ -421,5 +421,6 @@ fn absurd(random: &mut Random, due: Option<Nanos>, said: bool) -> Observation {
         })
         .collect();
     let sms = if random.below(10) == 0 { SmSet::range(3, 9) } else { SmSet::range(0, 24) };
-    Observation { now: Nanos(now), sms, settled: random.below(3) > 0, applications }
+    let pinned = SmSet::range(0, 24).difference(&sms);
+    Observation { now: Nanos(now), sms, pinned, settled: random.below(3) > 0, applications }
 }

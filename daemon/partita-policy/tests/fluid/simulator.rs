@@ -263,6 +263,7 @@ impl Simulator {
         Observation {
             now: self.nanos(self.now),
             sms: self.sms(),
+            pinned: SmSet::EMPTY,
             settled: self.pending.is_none(),
             applications: self.running.iter().map(|running| self.seen(running)).collect(),
         }

@@ -125,7 +125,8 @@ fn policy_steps(spec: &Spec) -> Result<Vec<f64>, Failure> {
                 entitlement: Entitlement::default(),
             })
             .collect();
-        let seen = Observation { now, sms: SmSet::range(0, SMS), settled: true, applications };
+        let (sms, pinned) = (SmSet::range(0, SMS), SmSet::EMPTY);
+        let seen = Observation { now, sms, pinned, settled: true, applications };
         let begin = Instant::now();
         policy.observe(&seen);
         steps.push(begin.elapsed().as_secs_f64() * 1e6);

@@ -65,8 +65,13 @@ fn median(spec: &Spec, candidate: &Candidate, count: usize) -> Result<f64, Failu
 }
 
 fn seen(spec: &Spec, now: Nanos, applications: &[ApplicationObservation]) -> Observation {
-    let sms = SmSet::range(0, spec.sms);
-    Observation { now, sms, settled: true, applications: applications.to_vec() }
+    Observation {
+        now,
+        sms: SmSet::range(0, spec.sms),
+        pinned: SmSet::EMPTY,
+        settled: true,
+        applications: applications.to_vec(),
+    }
 }
 
 /// An application with a random character that has just come.
