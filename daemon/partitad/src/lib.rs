@@ -143,7 +143,6 @@ pub fn check_config(options: &Options) -> Result<String, DaemonError> {
 /// # Errors
 /// [`DaemonError`] where it cannot start, or cannot go on.
 pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonError> {
-    let io_error = |what| move |source| DaemonError::Io { what, source };
     let mut terminate =
         signal(SignalKind::terminate()).map_err(io_error("cannot wait for SIGTERM"))?;
     let mut interrupt =
@@ -154,23 +153,14 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     let activated = Activated::take().map_err(io_error("cannot take systemd's sockets"))?;
     let folder = SocketFolder::claim(&options.socket_dir()?, options.socket_mode, activated)?;
     let (gpus, supervisors) = start_gpus(&options, &folder).await?;
-    let source = PolicySource { file: options.config.clone(), named: options.policy };
-    let in_force = Arc::new(InForce::new(&options));
-    source.apply(&gpus, &in_force).await?;
-    let clients = folder.listen_for_clients()?;
-    let clients = UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
-    let http = folder.listen_for_http()?;
-    let http =
-        UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
-
-    let owners = Owners::system();
-    owners.read_first().await;
-    let own = rustix::process::geteuid().as_raw();
-    let rights = Rights::new(own, Some(&options.admin_group), owners.clone());
-    let metrics = listen_for_metrics(&options).await?;
-    let file = options.state_dir().map(|state| reservations::file_in(&state, folder.path()));
-    let book = Book::open(gpus.clone(), file);
-    let api = Api::new(gpus.clone(), rights, book, Arc::clone(&in_force));
+    let Desks { source, in_force, clients, http, owners, metrics, api } =
+        match Desks::open(&options, &folder, &gpus).await {
+            Ok(desks) => desks,
+            Err(error) => {
+                give_up(supervisors).await;
+                return Err(error);
+            }
+        };
     let names =
         gpus.all().iter().filter_map(|gpu| gpu.handle.state().facts).map(|facts| facts.name);
     let status =
@@ -212,6 +202,59 @@ pub async fn run(options: Options, readiness: Readiness) -> Result<(), DaemonErr
     result
 }
 
+fn io_error(what: &'static str) -> impl FnOnce(io::Error) -> DaemonError {
+    move |source| DaemonError::Io { what, source }
+}
+
+/// Everything at which others ask, and what the answers need.
+struct Desks {
+    source: PolicySource,
+    in_force: Arc<InForce>,
+    clients: UnixListener,
+    http: UnixListener,
+    owners: Owners,
+    metrics: Option<TcpListener>,
+    api: Api,
+}
+
+impl Desks {
+    /// Puts the configuration in force on GPUs that are ready, and opens all desks.
+    async fn open(
+        options: &Options,
+        folder: &SocketFolder,
+        gpus: &Gpus,
+    ) -> Result<Desks, DaemonError> {
+        let source = PolicySource { file: options.config.clone(), named: options.policy };
+        let in_force = Arc::new(InForce::new(options));
+        source.apply(gpus, &in_force).await?;
+        let clients = folder.listen_for_clients()?;
+        let clients =
+            UnixListener::from_std(clients).map_err(io_error("cannot wait for clients"))?;
+        let http = folder.listen_for_http()?;
+        let http =
+            UnixListener::from_std(http).map_err(io_error("cannot wait for the API's callers"))?;
+
+        let owners = Owners::system();
+        owners.read_first().await;
+        let own = rustix::process::geteuid().as_raw();
+        let rights = Rights::new(own, Some(&options.admin_group), owners.clone());
+        let metrics = listen_for_metrics(options).await?;
+        let file = options.state_dir().map(|state| reservations::file_in(&state, folder.path()));
+        let book = Book::open(gpus.clone(), file);
+        let api = Api::new(gpus.clone(), rights, book, Arc::clone(&in_force));
+        Ok(Desks { source, in_force, clients, http, owners, metrics, api })
+    }
+}
+
+/// Ends the processes that were started, all at once, because nobody will be served.
+async fn give_up(supervisors: impl IntoIterator<Item = Supervisor>) {
+    let mut ending = JoinSet::new();
+    for supervisor in supervisors {
+        ending.spawn(supervisor.give_up());
+    }
+    while ending.join_next().await.is_some() {}
+}
+
 /// The listener of `--metrics-listen`, where it is given.
 async fn listen_for_metrics(options: &Options) -> Result<Option<TcpListener>, DaemonError> {
     let Some(address) = options.metrics_listen else { return Ok(None) };
@@ -232,7 +275,8 @@ async fn serve_metrics(listener: Option<TcpListener>, api: Api) {
     }
 }
 
-/// Finds or starts a `partita-gpu` for each GPU, all at once, and waits until they are ready.
+/// Finds or starts a `partita-gpu` for each GPU, all at once, and waits until they are ready. Where
+/// one cannot be, those that were started end.
 async fn start_gpus(
     options: &Options,
     folder: &SocketFolder,
@@ -249,32 +293,41 @@ async fn start_gpus(
     }
     let mut started = Vec::new();
     while let Some(ended) = starting.join_next().await {
-        let (number, result) = ended.map_err(|error| DaemonError::Io {
-            what: "supervision failed",
-            source: error.into(),
-        })?;
-        started.push((number, result?));
+        let ended = ended.map_err(|error| io_error("supervision failed")(error.into()));
+        match ended.and_then(|(number, result)| Ok((number, result?))) {
+            Ok(one) => started.push(one),
+            Err(error) => {
+                starting.shutdown().await;
+                give_up(started.into_iter().map(|(_, (supervisor, _))| supervisor)).await;
+                return Err(error);
+            }
+        }
     }
     started.sort_by_key(|(number, _)| *number);
     let (supervisors, states): (Vec<_>, Vec<_>) =
         started.into_iter().map(|(_, started)| started).unzip();
     let handles = states.into_iter().map(GpuHandle::new);
     let gpus = Gpus::new(handles.zip(policies).collect());
-    // The driver may list one GPU under two numbers.
+    if let Some((first, second)) = same_gpu(&gpus) {
+        give_up(supervisors).await;
+        let (first, second) = (texts[first].clone(), texts[second].clone());
+        return Err(devices::DevicesError::Twice { first, second }.into());
+    }
+    Ok((gpus, supervisors))
+}
+
+/// Two of the GPUs that are the same: the driver may list one under two numbers.
+fn same_gpu(gpus: &Gpus) -> Option<(usize, usize)> {
     let identity = |gpu: &gpus::Gpu| {
         let facts = gpu.handle.state().facts.filter(|facts| facts.kind == DeviceKind::Cuda);
         facts.map(|facts| facts.uuid)
     };
-    for (index, second) in gpus.all().iter().enumerate() {
-        let same = gpus.all()[..index]
-            .iter()
-            .position(|first| identity(first).is_some_and(|uuid| Some(uuid) == identity(second)));
-        if let Some(first) = same {
-            let (first, second) = (texts[first].clone(), texts[index].clone());
-            return Err(devices::DevicesError::Twice { first, second }.into());
-        }
-    }
-    Ok((gpus, supervisors))
+    gpus.all().iter().enumerate().find_map(|(index, second)| {
+        let is_same =
+            |first: &gpus::Gpu| identity(first).is_some_and(|uuid| Some(uuid) == identity(second));
+        let first = gpus.all()[..index].iter().position(is_same)?;
+        Some((first, index))
+    })
 }
 
 /// Who starts `partita-gpu`, and the text of each GPU.

@@ -9,7 +9,8 @@
 //!
 //! Invariants: at most one `partita-gpu` is used for a GPU; the published state names a process
 //! only between its being ready and its end. When the supervisor ends in order, a process that this
-//! `partitad` started or adopted ends too; systemd's goes on.
+//! `partitad` started or adopted ends too; systemd's goes on. A start that is given up ends only
+//! what it has started.
 
 use crate::calling::{CallError, Process, call};
 use crate::gpu_program::GpuProgram;
@@ -22,6 +23,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::process::Child;
 use tokio::sync::watch;
 
 /// How long a device may take to come up. A real GPU's driver needs some seconds.
@@ -158,6 +160,14 @@ impl Supervisor {
             () = stop => {}
         }
         self.end().await;
+    }
+
+    /// Ends the process where this `partitad` has started it: it will serve nobody. One that was
+    /// found goes on, with its sessions, and the next `partitad` finds it again.
+    pub async fn give_up(self) {
+        if matches!(self.process, Process::Child(_)) {
+            self.end().await;
+        }
     }
 
     async fn keep_up(&mut self) {
@@ -388,8 +398,36 @@ async fn spawn(
     if let Some(Err(error)) = noted {
         tracing::warn!(%error, "a later partitad could not kill this partita-gpu if it hung");
     }
+    let mut unready = Unready { child: &mut child, is_up: false };
+    let link = first_line(unready.child, socket, device).await?;
+    unready.is_up = true;
+    drop(unready);
+    Ok((Process::Child(child), link))
+}
+
+/// A process that was started and is not up. It ends where nobody waits for that any more.
+struct Unready<'a> {
+    child: &'a mut Child,
+    is_up: bool,
+}
+
+impl Drop for Unready<'_> {
+    fn drop(&mut self) {
+        if !self.is_up {
+            // It may have ended by itself.
+            drop(self.child.start_kill());
+        }
+    }
+}
+
+/// The line to a process that has just been started, once its device is ready.
+async fn first_line(
+    child: &mut Child,
+    socket: &Path,
+    device: &str,
+) -> Result<Arc<Link>, SupervisionError> {
     let failure = match tokio::time::timeout(START_TIMEOUT, call(socket, device)).await {
-        Ok(Ok(link)) => return Ok((Process::Child(child), link)),
+        Ok(Ok(link)) => return Ok(link),
         Ok(Err(error)) => SupervisionError::Call(error),
         Err(_) => SupervisionError::Timeout,
     };

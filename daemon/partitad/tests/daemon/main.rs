@@ -20,6 +20,7 @@ mod memory;
 mod metrics;
 mod namespaces;
 mod preparing;
+mod refused;
 mod restart;
 mod rights;
 mod sessions;
