@@ -1,9 +1,11 @@
 //! The GPUs that the command line names, one text for each `partita-gpu`.
 //!
 //! `partita-gpu` interprets a text. This module refuses a real GPU that is named twice, replaces
-//! `auto` by every GPU, and gives each of several GPUs its part of the device addresses.
+//! `auto` by every GPU, and gives each of several GPUs its part of the device addresses. It refuses
+//! two emulated GPUs that would record into one file, too.
 
 use partita_wire::MAX_GPUS;
+use std::path::{Path, PathBuf};
 
 /// Why these GPUs are not served.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
@@ -18,6 +20,19 @@ pub enum DevicesError {
         first: String,
         /// As it was named then.
         second: String,
+    },
+    /// Two would record into one file.
+    #[error(
+        "`{first}` and `{second}` record into the same file, {}: give each GPU a file of its own",
+        file.display()
+    )]
+    SameRecord {
+        /// One.
+        first: String,
+        /// The other.
+        second: String,
+        /// The file.
+        file: PathBuf,
     },
     /// A text stands for every GPU already.
     #[error(
@@ -62,6 +77,12 @@ pub fn texts(
         if let Some(first) = devices[..index].iter().find(same) {
             return Err(DevicesError::Twice { first: first.clone(), second: second.clone() });
         }
+        let Some(file) = record(second) else { continue };
+        let shares = |first: &&String| record(first).as_ref() == Some(&file);
+        if let Some(first) = devices[..index].iter().find(shares) {
+            let (first, second) = (first.clone(), second.clone());
+            return Err(DevicesError::SameRecord { first, second, file });
+        }
     }
     let count = devices.len();
     for (index, device) in devices.iter_mut().enumerate() {
@@ -95,6 +116,13 @@ fn real(text: &str) -> Option<u32> {
     }
 }
 
+/// The file into which an emulated GPU records. `partita-gpu` finds out about other names of it.
+fn record(text: &str) -> Option<PathBuf> {
+    let file = text.split(',').skip(1).find_map(|option| option.strip_prefix("record="));
+    let file = file.filter(|file| !file.is_empty())?;
+    Some(std::path::absolute(file).unwrap_or_else(|_| Path::new(file).to_owned()))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -108,6 +136,8 @@ mod tests {
     fn one_text_for_each_gpu() {
         check(&["emu:h200,weak"], None, 0, &["emu:h200,weak"]);
         check(&["emu"], Some("mps"), 0, &["emu,sharing=mps"]);
+        let two = ["emu,record=a", "emu,record=b"];
+        check(&two, None, 0, &["emu,record=a,part=0/2", "emu,record=b,part=1/2"]);
         check(&["emu", "emu"], None, 0, &["emu,part=0/2", "emu,part=1/2"]);
         check(
             &["cuda:1", "cuda:0,guards=off"],
@@ -141,6 +171,12 @@ mod tests {
             4,
             &["`cuda:1`", "`cuda:1,guards=off`", "leave one"],
         );
+        refused(
+            &["emu,record=/a/b.rec", "emu:h200,weak,record=/a/./b.rec"],
+            0,
+            &["`emu,record=/a/b.rec`", "`emu:h200,weak,record=/a/./b.rec`", "/a/b.rec: give"],
+        );
+        refused(&["emu,record=b", "emu,record=./b"], 0, &["same file", "a file of its own"]);
         refused(&["cuda", "cuda:0"], 4, &["`cuda`", "`cuda:0`"]);
         refused(&["auto", "emu"], 4, &["`auto`", "every GPU"]);
         refused(&["emu"; 17], 0, &["17 GPUs", "at most 16", "--socket-dir"]);

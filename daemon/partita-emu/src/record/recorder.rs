@@ -13,7 +13,7 @@ use partita_model::{
     HostTime, MemoryAccess, ModuleId, Nanos, OperationId, Sharing, SmSet, StreamId, WindowId,
 };
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -83,12 +83,23 @@ impl HostMemory for Brought {
 }
 
 impl Recorder {
-    /// Records into this file, which is made, or emptied.
+    /// Records into this file, which is made, or emptied. The file is locked (flock(2)) for as long
+    /// as the recorder lives.
     ///
     /// # Errors
-    /// Where that is not possible.
+    /// Where that is not possible, or another device records into the file.
     pub fn new(device: EmulatedGpu, path: &Path) -> io::Result<Self> {
-        let mut file = BufWriter::new(File::create(path)?);
+        let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        // Where a file system has no locks, nobody else is noticed.
+        if let Err(TryLockError::WouldBlock) = file.try_lock() {
+            let text = "another device records into this file: name another one after `record=`";
+            return Err(io::Error::other(text));
+        }
+        // Nothing else has a length to cut.
+        if file.metadata()?.is_file() {
+            file.set_len(0)?;
+        }
+        let mut file = BufWriter::new(file);
         let header = Header {
             partita_recording: FORMAT,
             version: env!("CARGO_PKG_VERSION").to_owned(),

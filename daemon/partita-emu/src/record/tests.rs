@@ -51,6 +51,21 @@ fn what_was_asked_is_read_back() {
     assert_eq!(entries(&file.0).unwrap(), expected[..4]);
 }
 
+#[test]
+fn a_file_has_one_recorder() {
+    let file = Scratch::new("one");
+    let first = recorder(&file.0, Options::default());
+    let begun = std::fs::read(&file.0).unwrap();
+    let gpu = || EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options::default());
+    let error = Recorder::new(gpu(), &file.0).err().expect("the file is taken").to_string();
+    assert!(error.contains("another device records") && error.contains("record="), "{error}");
+    assert_eq!(std::fs::read(&file.0).unwrap(), begun, "nothing of the first is lost");
+    drop(first);
+    let whole = std::fs::read(&file.0).unwrap();
+    drop(Recorder::new(gpu(), &file.0).unwrap());
+    assert_eq!(std::fs::read(&file.0).unwrap(), whole, "the file was emptied before");
+}
+
 /// Host memory that its program may change at any time.
 struct Page(Mutex<Vec<u8>>);
 
