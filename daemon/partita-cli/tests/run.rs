@@ -347,6 +347,17 @@ fn a_session_keeps_a_daemon_for_its_next_run() {
 }
 
 #[test]
+fn a_daemon_that_records_is_not_kept() {
+    let parts = Parts::new();
+    // `cat` ends when the keeper lets go of its stderr; a daemon to keep would start next.
+    let script = r#""$PARTITA" run --device emu:small,record=run.rec -- true 2>&1 | cat; sleep 1"#;
+    let output = run(session(&parts, script).env("PARTITA_KEEP", "600"));
+    assert!(text(&output.stdout).contains("emulated GPU"), "{output:?}");
+    let made = parts.all("dir");
+    assert!(made.len() == 1 && !Path::new(&made[0]).exists(), "{made:?}");
+}
+
+#[test]
 fn a_daemon_that_nobody_wants_is_not_kept_longer() {
     let parts = Parts::new();
     let mut session = session(&parts, r#""$PARTITA" run --private true && read until_it_closes"#);

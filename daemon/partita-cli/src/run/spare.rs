@@ -7,11 +7,13 @@
 //! Invariants: a spare serves one run. Its keeper listens on an abstract socket, whose name is that
 //! of the user, the session and what makes the daemon what it is; both sides ask the system for the
 //! other's user. The keeper would hold inherited descriptors open, so a process that has any beyond
-//! the first three keeps no spare. The spare ends with the session's leader, or when nobody wants
+//! the first three keeps no spare. A daemon that records is no spare, because it would empty the
+//! recording of the run before. The spare ends with the session's leader, or when nobody wants
 //! it for the time of [`KEEP`]. Whatever goes wrong, the run starts a daemon of its own.
 
 use super::locate::{DATA_PLANE, SELF, SHIM};
 use crate::failure::complain;
+use partita_emu::Setup;
 use partita_wire::message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, OFlags, Stat, fstat, major, minor};
@@ -92,7 +94,7 @@ impl Place {
         let seconds = seconds.unwrap_or_else(|| {
             if session.shows(std::io::stderr().as_fd()) { KEEP_SECONDS } else { 0 }
         });
-        let keeps = seconds > 0 && !has_more_descriptors();
+        let keeps = seconds > 0 && !has_more_descriptors() && !is_any_recording(devices);
         keeps.then(|| Place { leader: session.leader, key: key(daemon, devices), seconds })
     }
 
@@ -171,6 +173,12 @@ fn has_more_descriptors() -> bool {
         });
         flags.is_some_and(|flags| flags & OFlags::CLOEXEC.bits() == 0)
     })
+}
+
+/// Whether one of the devices records what it is asked.
+fn is_any_recording(devices: &[String]) -> bool {
+    let records = |text: &String| Setup::parse(text).is_ok_and(|setup| setup.record.is_some());
+    devices.iter().any(records)
 }
 
 /// Equal for runs that would start the same daemon; those of others are equal by chance only.
@@ -298,6 +306,17 @@ pub fn place_of(options: &[u64]) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn devices_that_record_are_known() {
+        let check = |devices: &[&str], expected: bool| {
+            let devices: Vec<String> = devices.iter().map(|text| (*text).to_owned()).collect();
+            assert_eq!(is_any_recording(&devices), expected, "{devices:?}");
+        };
+        check(&["emu", "emu:h200,timing=off,record=a.rec"], true);
+        check(&["emu,record=a.rec,weak"], true);
+        check(&["emu", "emu:./record=a,weak"], false);
+    }
 
     #[test]
     fn a_session_is_known_where_its_leader_is_in_this_namespace() {
