@@ -1,5 +1,7 @@
 //! `partita bench` as its user sees it: the shape of what is printed, not how fast this machine is.
 
+use partita_emu::record::Recorder;
+use partita_emu::{EmulatedGpu, Options, Spec};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -304,6 +306,21 @@ fn wrong_usage() {
     expect(&mut bench(&["forms"]), 2, &["Usage"]);
     expect(&mut bench(&["forms", "/no/such.rec"]), 1, &["/no/such.rec: No such file"]);
     expect(&mut bench(&["forms", "x.rec", "--architectures", "80"]), 2, &["--ptxas"]);
+}
+
+#[test]
+fn a_recording_without_its_end_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("cut.rec");
+    let gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), Options::default());
+    drop(Recorder::new(gpu, &path).unwrap());
+    let whole = std::fs::read(&path).unwrap();
+    let before_last = whole[..whole.len() - 1].iter().rposition(|byte| *byte == b'\n').unwrap() + 1;
+    for (kept, words) in [(before_last, "has no end behind step 1"), (whole.len() - 1, "cut off")] {
+        std::fs::write(&path, &whole[..kept]).unwrap();
+        let words = ["cut.rec: the recording", words];
+        expect(&mut bench(&["forms", path.to_str().unwrap()]), 1, &words);
+    }
 }
 
 #[test]

@@ -11,6 +11,9 @@
 //!
 //! [`entries`] gives the steps that decide the contents of memory, in the order of enqueueing. The
 //! streams permit that order, because an operation can wait for earlier operations only.
+//!
+//! A recording whose process was killed has no [`Step::End`]. [`entries`] refuses it; [`replay`]
+//! repeats what there is.
 
 mod recorder;
 pub mod replay;
@@ -25,7 +28,7 @@ use partita_model::{
     OperationId, SmSet, StreamId, WindowId,
 };
 use serde::{Deserialize, Serialize};
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
@@ -313,7 +316,7 @@ pub enum RecordingError {
         /// The reason.
         reason: String,
     },
-    /// The end is missing.
+    /// The last step is not whole.
     #[error("the recording is cut off: step {step} at byte {byte} is not all there")]
     Truncated {
         /// Number of the line, from 1.
@@ -321,6 +324,20 @@ pub enum RecordingError {
         /// First byte of the line.
         byte: u64,
     },
+    /// The end is missing.
+    #[error(
+        "the recording has no end behind step {steps} at byte {bytes}: its daemon was killed, or \
+         the file was cut; record again, and end the daemon by SIGTERM"
+    )]
+    NoEnd {
+        /// The steps that are there.
+        steps: usize,
+        /// The bytes that are there.
+        bytes: u64,
+    },
+    /// The end has not been written yet.
+    #[error("the recording has no end yet, because a daemon still records: end the daemon first")]
+    Unfinished,
 }
 
 /// A recording that is being read, step by step.
@@ -374,7 +391,22 @@ impl Recording {
         })
     }
 
-    /// The next step; `None` at the end.
+    /// Whether a device still records into the file.
+    fn is_being_made(&self) -> bool {
+        let file = self.file.get_ref();
+        match file.try_lock_shared() {
+            Err(TryLockError::WouldBlock) => true,
+            Ok(()) => {
+                // A reader keeps no recorder away.
+                drop(file.unlock());
+                false
+            }
+            // A file system without locks.
+            Err(TryLockError::Error(_)) => false,
+        }
+    }
+
+    /// The next step; `None` behind the last one, which is [`Step::End`] in a whole recording.
     ///
     /// # Errors
     /// [`RecordingError`].
@@ -405,18 +437,26 @@ impl Recording {
     }
 }
 
-/// What of a recording decides the contents of memory. One whose end is missing gives what is whole
-/// of it.
+/// What of a whole recording decides the contents of memory.
 ///
 /// # Errors
-/// Where the file cannot be read, or is no recording.
+/// Where the file cannot be read, is no recording, or has no end: [`RecordingError::Truncated`],
+/// [`RecordingError::NoEnd`], and [`RecordingError::Unfinished`] while a device records.
 pub fn entries(path: &Path) -> Result<Vec<Entry>, RecordingError> {
     let mut recording = Recording::open(path)?;
+    let is_being_made = recording.is_being_made();
     let mut entries = Vec::new();
     let unsupported = |what: &str| Entry::Unsupported { what: what.to_owned() };
     loop {
         match recording.step() {
-            Ok(None) | Err(RecordingError::Truncated { .. }) => return Ok(entries),
+            Ok(Some(Step::End(..))) => return Ok(entries),
+            Ok(None) | Err(RecordingError::Truncated { .. }) if is_being_made => {
+                return Err(RecordingError::Unfinished);
+            }
+            Ok(None) => {
+                let Recording { steps, byte: bytes, .. } = recording;
+                return Err(RecordingError::NoEnd { steps, bytes });
+            }
             Err(error) => return Err(error),
             Ok(Some(Step::Entry { entry, .. })) => entries.push(entry),
             Ok(Some(Step::Cancel(_))) => entries.push(unsupported("a cancelled operation")),

@@ -105,10 +105,11 @@ struct Replay {
     found: Comparison,
 }
 
-/// Replays a recording.
+/// Replays a recording. One of a process that was killed has no end, and is replayed as far as it
+/// goes ([`Comparison::complete`]).
 ///
 /// # Errors
-/// Where it cannot be read to its end.
+/// Where it cannot be read to its last byte.
 pub fn replay(path: &Path) -> Result<Comparison, RecordingError> {
     let mut staged = BTreeMap::new();
     let mut recording = Recording::open(path)?;

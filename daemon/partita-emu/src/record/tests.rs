@@ -37,7 +37,8 @@ fn what_was_asked_is_read_back() {
     recorder.enqueue(StreamId(0), OperationId(1), fill).unwrap();
     assert!(recorder.free(DeviceAddress(base.0 + 1)).is_err(), "what is refused is not recorded");
     recorder.free(base).unwrap();
-    let mut whole = std::fs::read(&file.0).unwrap();
+    assert!(matches!(entries(&file.0), Err(RecordingError::Unfinished)));
+    drop(recorder);
     let expected = [
         Entry::Reserve { window, bytes: 1 << 21, base },
         Entry::Allocate { window, start: base, bytes: 64 },
@@ -46,9 +47,18 @@ fn what_was_asked_is_read_back() {
         Entry::Free { start: base },
     ];
     assert_eq!(entries(&file.0).unwrap(), expected);
-    whole.pop();
-    std::fs::write(&file.0, whole).unwrap();
-    assert_eq!(entries(&file.0).unwrap(), expected[..4]);
+    let whole = std::fs::read(&file.0).unwrap();
+    let end = b"{\"step\":{\"end\"";
+    let end = whole.windows(end.len()).rposition(|part| part == end).expect("it has an end");
+    for (kept, words) in [
+        (end, &["has no end behind step 7 at byte ", "record again"][..]),
+        (whole.len() - 1, &["cut off: step 8 at byte "]),
+        (end - 2, &["cut off: step 7 at byte "]),
+    ] {
+        std::fs::write(&file.0, &whole[..kept]).unwrap();
+        let error = entries(&file.0).unwrap_err().to_string();
+        assert!(words.iter().all(|word| error.contains(word)), "{kept}: {error}");
+    }
 }
 
 #[test]

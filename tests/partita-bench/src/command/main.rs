@@ -21,6 +21,7 @@
 //! | `policies` | every policy on the same mixes |
 //! | `ptx` | the PTX compiler |
 //! | `punyala` | Punyala's matching and SMRA against even shares, by queues |
+//! | `recordings` | recordings that a command line names |
 //! | `rig` | a device by itself, for `gpu` |
 //! | `shares` | SMs and speed that applications get, against what their terms ask for |
 //! | `slate` | Slate's table against MPS, time slices, even shares and an oracle |
@@ -42,6 +43,7 @@ mod overhead;
 mod policies;
 mod ptx;
 mod punyala;
+mod recordings;
 mod rig;
 mod shares;
 mod slate;

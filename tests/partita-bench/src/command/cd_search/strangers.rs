@@ -1,10 +1,11 @@
 //! Kernels that we did not write: recorded programs, each kernel alone and beside a companion.
 
+use crate::recordings;
 use partita_bench::study::{Alone, CURVE_CYCLES, Study};
 use partita_bench::{Application, Arrangement, Cell, Cells, recorded};
 use partita_cli::failure::{Failure, complain};
 use partita_cli::progress::Bar;
-use partita_emu::{Spec, record};
+use partita_emu::Spec;
 use partita_model::Class;
 use std::path::PathBuf;
 
@@ -34,8 +35,7 @@ pub fn measure(
 ) -> Result<Vec<Stranger>, Failure> {
     let mut applications = Vec::new();
     for path in files {
-        let entries = record::entries(path)
-            .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+        let entries = recordings::entries(path)?;
         let name = path.file_stem().unwrap_or_default().to_string_lossy();
         let least = LEAST_CTAS_PER_SM * u128::from(spec.sms);
         let (found, reason) = recorded::applications(&name, &entries, least);

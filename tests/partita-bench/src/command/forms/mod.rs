@@ -5,13 +5,14 @@ mod check;
 mod drive;
 mod lane;
 
+use crate::recordings;
 use assemble::Assembler;
 use check::{Check, Effort, Kernel, LANES};
 use clap::Args;
 use partita_cli::failure::{Failure, complain};
 use partita_cli::progress::Bar;
 use partita_cli::report::{Metric, Report};
-use partita_emu::record::{self, Entry};
+use partita_emu::record::Entry;
 use partita_emu::{MemoryOrder, Spec};
 use partita_ptx::Pass;
 use std::collections::BTreeMap;
@@ -41,7 +42,7 @@ const FORMS_GOAL: f64 = 90.0;
 #[derive(Args, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct FormsArgs {
-    /// Recordings; `partita run --device emu,timing=off,record=FILE` makes one.
+    /// Whole recordings; `partita run --device emu,timing=off,record=FILE` makes one.
     #[arg(value_name = "RECORDING", required = true)]
     recordings: Vec<PathBuf>,
 
@@ -98,7 +99,7 @@ impl FormsArgs {
             let fault = |error: &dyn std::fmt::Display| {
                 Failure::new(format!("{}: {error}", path.display()))
             };
-            let entries = record::entries(path).map_err(|error| fault(&error))?;
+            let entries = recordings::entries(path)?;
             let mut check = Check::new(&spec, effort).map_err(|error| fault(&error))?;
             found.follow(path, &entries, &mut check, assembler.as_mut());
         }

@@ -4,6 +4,7 @@
 mod figures;
 
 use crate::evaluation::{Evaluation, write_files};
+use crate::recordings;
 use crate::shown;
 use clap::Args;
 use figures::{Figures, Found, Set};
@@ -11,7 +12,7 @@ use partita_bench::latencies::{Group, Latencies, table_3};
 use partita_bench::{Application, Cell, Cells, masola, recorded};
 use partita_cli::failure::{Failure, complain};
 use partita_cli::report::Report;
-use partita_emu::{Spec, record};
+use partita_emu::Spec;
 use partita_policy::latency::{Beside, Form, interfered, predict, together};
 use std::path::PathBuf;
 
@@ -134,8 +135,7 @@ impl MasolaArgs {
     fn strangers(&self, spec: &Spec) -> Result<Vec<Application>, Failure> {
         let mut applications = Vec::new();
         for path in &self.strangers {
-            let entries = record::entries(path)
-                .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+            let entries = recordings::entries(path)?;
             let name = path.file_stem().unwrap_or_default().to_string_lossy();
             let least = LEAST_CTAS_PER_SM * u128::from(spec.sms);
             let (found, reason) = recorded::applications(&name, &entries, least);

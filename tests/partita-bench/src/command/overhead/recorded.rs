@@ -78,7 +78,11 @@ struct Open {
 }
 
 impl Launches {
-    /// Reads the launches of the sessions behind the first `neighbours`.
+    /// Reads the launches of the sessions behind the first `neighbours`. A recording without an end
+    /// is taken as far as it goes: its daemon is killed once the program has ended.
+    ///
+    /// # Errors
+    /// Where the file cannot be read, or is no recording.
     pub fn read(path: &Path, neighbours: usize) -> Result<Launches, RecordingError> {
         let mut recording = Recording::open(path)?;
         let cycle_ns = recording.spec.cycle_ps() as f64 / 1e3;
@@ -87,7 +91,6 @@ impl Launches {
         let (mut now, mut first) = (Nanos(0), None);
         loop {
             let step = match recording.step() {
-                // The daemon is ended while it records.
                 Ok(None) | Err(RecordingError::Truncated { .. }) => break,
                 step => step?,
             };
