@@ -177,12 +177,20 @@ impl Setup {
         Ok(setup)
     }
 
+    /// The spec as it is written, without what the options change.
+    ///
+    /// # Errors
+    /// [`SpecError`].
+    pub fn find_spec(&self) -> Result<Spec, SpecError> {
+        Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))
+    }
+
     /// Builds the GPU; a recorder is the caller's to put before it.
     ///
     /// # Errors
     /// [`SpecError`].
     pub fn open(&self) -> Result<EmulatedGpu, SpecError> {
-        let mut spec = Spec::find(self.spec.as_deref().unwrap_or(DEFAULT_SPEC))?;
+        let mut spec = self.find_spec()?;
         spec.compute_capability = self.capability.unwrap_or(spec.compute_capability);
         if self.options.timing == Timing::Off {
             // CTAs that start on SMs of others leave at once, and cost the host more than the

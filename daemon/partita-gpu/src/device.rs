@@ -1,4 +1,4 @@
-//! Opens the device that `--device` names, and sleeps until a device has news.
+//! Checks and opens the device that `--device` names, and sleeps until a device has news.
 
 use partita_cuda_device::self_test::{Check, Told};
 use partita_cuda_device::{CudaDevice, Tester};
@@ -56,9 +56,7 @@ pub fn open_with(
     state: Option<&Path>,
     program: Option<&Path>,
 ) -> Result<Box<dyn Device>, OpenError> {
-    if let Some(options) =
-        text.strip_prefix("auto").filter(|rest| rest.is_empty() || rest.starts_with(','))
-    {
+    if let Some(options) = options_of_auto(text) {
         return match open_gpu(&format!("cuda{options}"), state, program) {
             Err(OpenError::Gpu(error)) if error.means_none() => {
                 tracing::warn!("{error}: serving the emulated GPU");
@@ -71,6 +69,27 @@ pub fn open_with(
         true => open_gpu(text, state, program),
         false => open_emulator(text),
     }
+}
+
+/// Checks what a text says, and opens nothing. Of `auto` only the options of a real GPU are
+/// checked, because it is not known whether there is one.
+///
+/// # Errors
+/// [`OpenError`] where the text is at fault, or the specification that it names.
+pub fn check(text: &str) -> Result<(), OpenError> {
+    if let Some(options) = options_of_auto(text) {
+        partita_cuda_device::Options::parse(&format!("cuda{options}"))?;
+    } else if text.starts_with("cuda") {
+        partita_cuda_device::Options::parse(text)?;
+    } else {
+        Setup::parse(text)?.find_spec()?;
+    }
+    Ok(())
+}
+
+/// What follows `auto`, where the text is that.
+fn options_of_auto(text: &str) -> Option<&str> {
+    text.strip_prefix("auto").filter(|rest| rest.is_empty() || rest.starts_with(','))
 }
 
 /// Makes checks of the self-test on the GPU that a text names, `checks` a list in JSON, and says
@@ -163,6 +182,20 @@ pub fn sleep(device: &dyn Device) {
 mod tests {
     use super::*;
     use partita_model::DeviceKind;
+
+    #[test]
+    fn texts_are_checked_without_a_device() {
+        for text in ["cuda:7,guards=strict", "auto", "auto,clock=gpu", "emu", "emu:a100,weak"] {
+            assert!(check(text).is_ok(), "{text}");
+        }
+        let refused = |text: &str| check(text).expect_err(text).to_string();
+        assert!(refused("gpu").contains("`auto`"));
+        assert!(refused("cuda:x").contains("say cuda"));
+        assert!(refused("auto,timing=off").contains("say cuda"));
+        assert!(refused("emu,timing=of").contains("`timing=of` is no option"));
+        assert!(refused("emu:nowhere").contains("nowhere"));
+        assert!(refused("emu:/no/such/file").contains("/no/such/file"));
+    }
 
     #[test]
     fn texts_name_devices() {

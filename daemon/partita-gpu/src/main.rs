@@ -42,6 +42,11 @@ struct Options {
     #[arg(long, conflicts_with = "device")]
     count: bool,
 
+    /// Only check what --device says, without a GPU: exit with 0, or name the error and exit with
+    /// 2.
+    #[arg(long, requires = "device")]
+    check: bool,
+
     /// Only make these checks of the self-test on a real GPU, a list in JSON, and print what is
     /// found: how `partita-gpu` asks itself when it opens a GPU.
     #[arg(long, value_name = "CHECKS", requires = "device", hide = true)]
@@ -62,6 +67,9 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = partita_args::parse::<Options>();
+    if options.check {
+        return check(options.device.as_deref().unwrap_or_default());
+    }
     let log = partita_log::init("partita-gpu");
     if (options.end_with_parent || options.self_test.is_some())
         && let Err(error) = set_parent_process_death_signal(Some(Signal::KILL))
@@ -81,6 +89,16 @@ fn main() -> ExitCode {
         Err(error) => {
             tracing::error!("{error}");
             ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(device: &str) -> ExitCode {
+    match device::check(device) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            partita_log::last_words(&format!("partita-gpu: {error}"));
+            ExitCode::from(2)
         }
     }
 }

@@ -80,15 +80,32 @@ impl GpuProgram {
     /// How many GPUs the driver shows, by its word; none where it says none.
     #[must_use]
     pub fn count_gpus(&self) -> usize {
-        let output = std::process::Command::new(&self.path)
-            .arg("--count")
-            .env_clear()
-            .envs(kept_variables())
-            .stdin(Stdio::null())
-            .stderr(Stdio::inherit())
-            .output();
+        let output = self.asking().arg("--count").stderr(Stdio::inherit()).output();
         let text = output.map(|output| output.stdout).unwrap_or_default();
         std::str::from_utf8(&text).ok().and_then(|text| text.trim().parse().ok()).unwrap_or(0)
+    }
+
+    /// Lets the program check what `device` says, without a GPU.
+    ///
+    /// # Errors
+    /// [`SupervisionError::Never`] with its word, or [`SupervisionError::Start`].
+    pub fn check(&self, device: &str) -> Result<(), SupervisionError> {
+        let output = self.asking().args(["--check", "--device", device]).output();
+        let output =
+            output.map_err(|source| SupervisionError::Start { path: self.path.clone(), source })?;
+        if output.status.success() {
+            return Ok(());
+        }
+        let said = String::from_utf8_lossy(&output.stderr);
+        let said = said.trim();
+        Err(SupervisionError::Never(said.strip_prefix("partita-gpu: ").unwrap_or(said).to_owned()))
+    }
+
+    /// The program for a question that it answers at once.
+    fn asking(&self) -> std::process::Command {
+        let mut command = std::process::Command::new(&self.path);
+        command.env_clear().envs(kept_variables()).stdin(Stdio::null());
+        command
     }
 
     /// Starts the process, which serves `device` and answers calls on `listener`.

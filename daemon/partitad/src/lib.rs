@@ -123,10 +123,11 @@ impl DaemonError {
     }
 }
 
-/// Checks the configuration without serving, and says which files were read.
+/// Checks the configuration and what `--device` says, without serving and without a GPU. Says which
+/// files and devices were checked.
 ///
 /// # Errors
-/// [`DaemonError`] where the daemon would refuse the configuration, whatever its GPUs are.
+/// [`DaemonError`] where the daemon would refuse the start, whatever GPUs there are.
 pub fn check_config(options: &Options) -> Result<String, DaemonError> {
     let gpu_count = match devices::ask_for_all(&options.devices) {
         true => partita_wire::MAX_GPUS,
@@ -135,7 +136,22 @@ pub fn check_config(options: &Options) -> Result<String, DaemonError> {
     let source = PolicySource { file: options.config.clone(), named: options.policy };
     let files = source.check(u16::try_from(gpu_count).unwrap_or(u16::MAX))?;
     let read: String = files.iter().map(|file| format!("{}: fine\n", file.display())).collect();
-    Ok(if read.is_empty() { "no file: name one with --config\n".into() } else { read })
+    let read = if read.is_empty() { "no file: name one with --config\n".into() } else { read };
+    Ok(read + &check_devices(options)?)
+}
+
+fn check_devices(options: &Options) -> Result<String, DaemonError> {
+    let texts = devices::texts(&options.devices, options.sharing.as_deref(), &|| 0)?;
+    let program = match GpuProgram::find(None, options.end_with_parent) {
+        // systemd may know where the program is.
+        Err(_) if options.gpu_sockets => return Ok(String::new()),
+        found => found?,
+    };
+    for text in &texts {
+        program.check(text)?;
+    }
+    let said = |device: &String| format!("--device {device}: fine\n");
+    Ok(options.devices.iter().map(said).collect())
 }
 
 /// Serves until a signal asks for the end.

@@ -31,6 +31,8 @@ Examples:
       use the policy of a file; `systemctl reload partitad` reads the file again
   partitad --check-config --config /etc/partita/partitad.toml
       check a file before `systemctl reload partitad` reads it
+  partitad --check-config --device emu:h200,weak,seed=7
+      check what a device says
   partitad --device emu --sharing mps
       run the original kernels side by side, as a baseline for comparison
   partitad --device emu,timing=off
@@ -72,8 +74,9 @@ pub struct Options {
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
 
-    /// Only check the configuration file and its drop-ins: name the files and exit with 0, or name
-    /// the first error with file and line and exit with 2.
+    /// Only check the configuration file and its drop-ins, and what --device says: name them and
+    /// exit with 0, or name the first error, in a file with its line, and exit with 2. Whether the
+    /// GPUs can be used is not looked at.
     #[arg(long)]
     pub check_config: bool,
 

@@ -1,6 +1,6 @@
 //! The configuration in force, as the API and `--check-config` tell it.
 
-use super::{DEVICE, Daemon};
+use super::{DEVICE, Daemon, gpu_binary};
 use rustix::process::{Signal, kill_process};
 use serde_json::Value;
 use std::path::Path;
@@ -67,6 +67,31 @@ fn a_reload_is_all_or_nothing_and_says_so() {
     let after = config_with(&daemon, "the new file", |config| config["refused"].is_null());
     assert_eq!(found(&after, "policy.alone_ms"), ("700".into(), file, 3.into()));
     assert_eq!(found(&after, "policy.hold_up_ms"), ("900".into(), drop_in_name, 2.into()));
+}
+
+#[test]
+fn devices_are_checked_without_a_gpu() {
+    let check = |options: &[&str], code: i32, words: &[&str]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partitad"));
+        command.arg("--check-config").args(options).env("PARTITA_GPU", gpu_binary());
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+        for word in words {
+            assert!(said.contains(word), "`{word}` in {said}");
+        }
+    };
+    let fine = ["--device emu:h200,weak: fine", "--device cuda:3: fine"];
+    check(&["--device", "emu:h200,weak", "--device", "cuda:3"], 0, &fine);
+    check(&[], 0, &["no file", "--device auto: fine"]);
+    check(&["--device", "emu:nothing"], 2, &["cannot serve the device", "nothing", "h200"]);
+    check(&["--device", "emu:/nothing/at/all"], 2, &["/nothing/at/all"]);
+    check(&["--device", "emu", "--device", "emu,timing=of"], 2, &["`timing=of` is no option"]);
+    check(&["--device", "emu", "--sharing", "some"], 2, &["`sharing=some` is no option"]);
+    check(&["--device", "cuda,timing=off"], 2, &["say cuda"]);
+    check(&["--device", "gpu"], 2, &["`gpu", "is no device", "`auto`"]);
+    check(&["--device", "emu,record=a", "--device", "emu,record=a"], 2, &["same file"]);
 }
 
 #[test]
