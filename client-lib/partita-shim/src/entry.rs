@@ -81,8 +81,8 @@ pub fn run(name: &'static str, body: impl FnOnce() -> CuResult) -> i32 {
     code
 }
 
-/// Answers a call that Partita refuses, and names it on stderr the first time if `PARTITA_LOG` is
-/// set.
+/// Answers a call that Partita refuses, and names it on stderr the first time if `PARTITA_LOG` asks
+/// for that.
 pub fn refuse(name: &str, reason: &str, said: &AtomicBool) -> i32 {
     coverage::called(name);
     coverage::failed(name);

@@ -6,14 +6,18 @@
 //!
 //! Lines that the file behind stderr did not take (a full disk) are counted and told the same way.
 //!
+//! A filter that cannot be read is named in the log, and the default holds.
+//!
 //! Where stderr leads to systemd's journal, lines go there as entries with fields ([`journal`]),
 //! and lines of one kind are limited.
 
 pub mod file_limit;
+mod filter;
 mod journal;
 mod limit;
 mod unwritten;
 
+use filter::Filter;
 use journal::{Journal, Sending};
 use std::io::{self, IsTerminal, Write};
 use std::path::Path;
@@ -50,12 +54,11 @@ impl Log {
     }
 }
 
-/// The filter, and the variable that it comes from; without one, the default.
+/// The filter, and the variable that it comes from; without one that can be read, the default.
 #[must_use]
 pub fn filter() -> (String, Option<&'static str>) {
-    let named = |name| Some((std::env::var(name).ok()?, Some(name)));
-    let found = ["PARTITA_LOG", "RUST_LOG"].into_iter().find_map(named);
-    found.unwrap_or_else(|| ("info".into(), None))
+    let Filter { text, variable, .. } = Filter::from_environment();
+    (text, variable)
 }
 
 /// Begins the log of the program of this name, with the filter of `PARTITA_LOG` or `RUST_LOG`. From
@@ -65,15 +68,18 @@ pub fn filter() -> (String, Option<&'static str>) {
 /// Where the process has a log already.
 pub fn init(program: &str) -> Log {
     let survives = file_limit::survive();
-    let log = begin(program);
+    let Filter { text, complaint, .. } = Filter::from_environment();
+    let log = begin(program, EnvFilter::new(text));
+    if let Some(complaint) = complaint {
+        tracing::warn!("{complaint}");
+    }
     if let Err(error) = survives {
         tracing::warn!(%error, "a file that grows over its limit would end this process");
     }
     log
 }
 
-fn begin(program: &str) -> Log {
-    let filter = EnvFilter::new(filter().0);
+fn begin(program: &str, filter: EnvFilter) -> Log {
     // Without a thread or a socket, stderr leads to the journal all the same.
     if journal::is_stderr()
         && let Ok((layer, sending)) = Journal::new(Path::new(journal::SOCKET), program, MOST_LINES)

@@ -68,7 +68,8 @@ Environment:
   PARTITA_KEEP        the seconds for which a shell session keeps a private daemon that waits
                       for the next run, which then starts sooner; 0 for none
                       [default: 60 where stderr is a terminal, else 0]
-  PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn]
+  PARTITA_LOG         what a private daemon logs to stderr, e.g. `info` [default: warn];
+                      `info` also names each CUDA call that Partita refuses, `trace` every call
 
 Exit codes: the program's own; 127 the program was not found, 126 the program cannot be executed,
 1 Partita failed, 2 wrong usage.";

@@ -33,6 +33,18 @@ fn check_service(daemon: &Daemon) {
 }
 
 #[test]
+fn a_filter_that_cannot_be_read_is_named_and_the_default_holds() {
+    let variables = [("PARTITA_LOG", Path::new("loud"))];
+    let daemon = Daemon::serving(DEVICE, &variables, &["--policy", "even"]);
+    let log = daemon.log();
+    for words in ["PARTITA_LOG=loud: `loud` cannot be used", "serving Emulated GPU"] {
+        assert!(log.contains(words), "`{words}` in {log}");
+    }
+    let config = daemon.ask("GET /v1/config", "").body.to_string();
+    assert!(config.contains("info") && !config.contains("loud"), "{config}");
+}
+
+#[test]
 fn a_reader_of_the_log_that_has_gone_stops_nobody() {
     let (daemon, reader) = piped();
     drop(reader);
