@@ -170,8 +170,10 @@ impl Setup {
         // Without timing the host's clock decides who goes on, which no replay could repeat.
         let repeats = setup.record.is_some() && setup.options.timing == Timing::Off;
         setup.options.host_time = Some(host_time).filter(|_| charged && !repeats);
-        // Without the option `sharing`, kernels are recorded as they were written.
-        if setup.record.is_some() && !seen.contains(&"sharing") {
+        // Without the option `sharing`, kernels are recorded as they were written. Nor can workers,
+        // whose claims follow each other, run on several threads.
+        let as_written = setup.record.is_some() || setup.options.helpers > 0;
+        if as_written && !seen.contains(&"sharing") {
             setup.options.sharing = Sharing::Mps;
         }
         Ok(setup)
@@ -253,6 +255,10 @@ mod tests {
         let threads = |text: &str| Setup::parse(text).unwrap().options.helpers + 1;
         assert_eq!((threads("emu"), threads("emu,threads=1")), (1, 1));
         assert_eq!(threads("emu,threads=4,timing=off"), 4);
+        let sharing = |text: &str| Setup::parse(text).unwrap().options.sharing;
+        assert_eq!(sharing("emu,timing=off,threads=4"), Sharing::Mps);
+        assert_eq!(sharing("emu,timing=off,threads=4,sharing=spatial"), Sharing::Spatial);
+        assert_eq!(sharing("emu,timing=off,threads=1"), Sharing::Spatial);
         assert!(Setup::parse("emu,guards=on").unwrap().options.guarded);
         let memcheck = |text: &str| Setup::parse(text).unwrap().options.memcheck;
         assert_eq!(memcheck("emu"), MemoryCheck::Pages);

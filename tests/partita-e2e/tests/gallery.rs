@@ -45,6 +45,16 @@ macro_rules! gallery {
             $(
                 #[test]
                 fn $name() {
+                    super::passes(stringify!($name), "emu,timing=off");
+                }
+            )*
+        }
+
+        /// The same where several threads of the host execute kernels as they were written.
+        mod on_threads {
+            $(
+                #[test]
+                fn $name() {
                     super::passes(stringify!($name), "emu,timing=off,threads=3");
                 }
             )*
