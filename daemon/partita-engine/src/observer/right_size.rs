@@ -33,7 +33,7 @@
 
 use super::as_float;
 use super::composition::{Composition, Part, Prior, scaled};
-use super::queueing::Queueing;
+use super::queueing::{Arrivals, Queueing};
 use partita_model::{LatencyTarget, Nanos, TargetReport};
 
 /// One request of this many may miss the target: the 99th percentile meets it.
@@ -124,19 +124,19 @@ impl Window {
     /// The time within which 99 of 100 requests would be answered, the wait in their program
     /// included, where the longest would take `longest`. `None` where the program would not keep
     /// up.
-    fn answered_in(&self, longest: Nanos) -> Option<Nanos> {
+    fn answered_in(&self, longest: Nanos, arrivals: &Arrivals) -> Option<Nanos> {
         let ratio = as_float(longest.0) / as_float(self.longest.0.max(1));
-        Some(longest + self.queueing.wait_at_most(ratio)?)
+        Some(longest + self.queueing.wait_at_most(ratio, arrivals)?)
     }
 
     /// The same on the SMs that it has. Requests that missed the target are counted elsewhere.
-    fn answered_now(&self) -> Option<Nanos> {
-        Some(self.longest_met + self.queueing.wait(1.0)?)
+    fn answered_now(&self, arrivals: &Arrivals) -> Option<Nanos> {
+        Some(self.longest_met + self.queueing.wait(1.0, arrivals)?)
     }
 
     /// Whether 99 of 100 requests would be answered within `limit`.
-    fn answers_within(&self, longest: Nanos, limit: Nanos) -> bool {
-        self.answered_in(longest).is_some_and(|time| time <= limit)
+    fn answers_within(&self, longest: Nanos, limit: Nanos, arrivals: &Arrivals) -> bool {
+        self.answered_in(longest, arrivals).is_some_and(|time| time <= limit)
     }
 }
 
@@ -176,6 +176,8 @@ pub(super) struct RightSize {
     /// When the last request ended.
     ended: Option<Nanos>,
     window: Window,
+    /// How often requests come, whatever SMs they had.
+    arrivals: Arrivals,
     waits: WaitsOfRequest,
     /// The longest time that was predicted for a number of SMs, while that is not measured.
     predicted: Option<(u16, Nanos)>,
@@ -259,7 +261,7 @@ impl RightSize {
         self.cut(at, prior);
         if self.waits.paused() {
             // Several requests were taken for one.
-            self.window = Window::default();
+            (self.window, self.arrivals) = (Window::default(), Arrivals::default());
             (self.before, self.measured, self.predicted) = (None, None, None);
         }
     }
@@ -306,6 +308,7 @@ impl RightSize {
         window.missed += u32::from(is_missed);
         window.fresh += 1;
         window.queueing.saw(request.idle, took);
+        self.arrivals.saw(request.idle, took);
         if !is_missed {
             window.longest_met = window.longest_met.max(took);
         }
@@ -322,7 +325,8 @@ impl RightSize {
         let limit = target.max(Nanos(self.on_all.0.saturating_mul(STANDS) / 100));
         let enough = if is_trial { TRIES / 2 } else { TRIES };
         let has_fewer = window.fresh >= enough && self.fewest.is_some();
-        let is_slow = has_fewer && window.answered_now().is_none_or(|time| time > limit);
+        let is_slow =
+            has_fewer && window.answered_now(&self.arrivals).is_none_or(|time| time > limit);
         let is_missed = window.missed * MISSES > window.seen;
         // The first requests on fewer SMs may be late though they take no longer: then more of them
         // came, and the SMs are not to blame.
@@ -356,7 +360,8 @@ impl RightSize {
         let Some(Tried { queueing, .. }) = &self.before else { return false };
         let longer = self.window.queueing.longer_than(queueing);
         longer.is_some_and(|ratio| {
-            queueing.wait_at_most(ratio).is_none() || is_slow && ratio > as_float(SAME) / 100.0
+            queueing.wait_at_most(ratio, &self.arrivals).is_none()
+                || is_slow && ratio > as_float(SAME) / 100.0
         })
     }
 
@@ -383,7 +388,7 @@ impl RightSize {
         // A prediction has led here, or would not lead further: more SMs are to help at once.
         let safe = |on: &u16| {
             let expected = made.expected(*longest, (*sms, *on), None);
-            window.answers_within(expected, part(target))
+            window.answers_within(expected, part(target), &self.arrivals)
         };
         let most = u16::try_from(made.largest()).unwrap_or(u16::MAX);
         self.too_few = (self.too_few.0.max(fewest), 0);
@@ -404,13 +409,14 @@ impl RightSize {
             Some(measured) if on >= measured.on.1 => scaled(longest, measured.ratio_on(on)),
             _ => made.expected(longest, (sms, on), prior),
         };
-        let Some(now) = window.answered_now() else { return };
+        let Some(now) = window.answered_now(&self.arrivals) else { return };
         let is_same = |time: Nanos| time.0 <= longest.0.saturating_mul(SAME) / 100;
         // The prediction that SMs make no difference may be too low.
-        let keeps_up = window.queueing.wait_at_most(as_float(STANDS) / 100.0).is_some();
+        let keeps_up =
+            window.queueing.wait_at_most(as_float(STANDS) / 100.0, &self.arrivals).is_some();
         let is_met = |time: Nanos| {
             keeps_up && time <= part(target) && is_same(time)
-                || window.answers_within(time, part(target))
+                || window.answers_within(time, part(target), &self.arrivals)
         };
         let least = (self.too_few.0 + 1).max(sms / 2).max(1);
         let found = (least..sms).find(|on| is_met(expected(*on)));

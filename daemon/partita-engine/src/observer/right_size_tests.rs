@@ -215,7 +215,7 @@ fn requests_that_wait_in_their_program_count_with_the_wait() {
     assert!((18..=20).contains(&sms), "24 us and a wait of 52 on 20, and not on {sms}");
     assert_eq!(program.size.report().unwrap().missed, 0);
     // Requests become longer, and the program busier: all SMs.
-    assert_eq!(serve(&mut program, 40, |sms| 800_000 / u64::from(sms)), 24);
+    assert_eq!(serve(&mut program, 200, |sms| 800_000 / u64::from(sms)), 24);
 }
 
 #[test]
@@ -347,11 +347,33 @@ fn an_open_loop_keeps_its_target_whatever_the_first_requests_look_like() {
         [|sms| 1_848_000 / u64::from(sms), |sms| 38_500 + 924_000 / u64::from(sms)];
     for (load, work) in [0.5, 0.7, 0.9].into_iter().flat_map(|load| works.map(|work| (load, work)))
     {
+        let mut sum = 0.0;
         for seed in 0..100 {
             let Answered { in_time, sms } = open_loop((load, 0, seed), UNKNOWN, work);
-            assert!(in_time >= 99.0, "load {load}, seed {seed}: {in_time} % with {sms:.1} SMs");
+            assert!(in_time >= 95.0, "load {load}, seed {seed}: {in_time} % with {sms:.1} SMs");
+            sum += in_time;
         }
+        assert!(sum / 100.0 >= 99.5, "load {load}: {} % in the mean", sum / 100.0);
     }
+}
+
+#[test]
+fn half_of_the_sms_that_are_not_needed_are_given_up() {
+    // Predictions see no difference. On 24 SMs a request takes 77 us, of which six depend on their
+    // number, or 77 at any.
+    let flat: Prior<'static> = &|_, _, _| Some(1.0);
+    let mean = |load: f64, divided: u64| {
+        let work = |sms: u16| 77_000 - divided / 24 + divided / u64::from(sms);
+        (0..50).map(|seed| open_loop((load, 10_000, seed), flat, work).sms).sum::<f64>() / 50.0
+    };
+    for (load, divided, most) in [(0.1, 144_000, 10.0), (0.3, 144_000, 12.0), (0.5, 144_000, 17.0)]
+    {
+        let sms = mean(load, divided);
+        assert!(sms < most, "load {load}: {sms:.1}");
+    }
+    // What nothing depends on goes at higher loads, too.
+    let sms = mean(0.7, 0);
+    assert!(sms < 16.0, "{sms:.1}");
 }
 
 #[test]
