@@ -169,6 +169,70 @@ fn a_fault_is_that_of_one_thread() {
     compare("beyond the buffer", &run, true);
 }
 
+/// Counts threads by the last four bits of a hash of their words, and finds each CTA's last thread.
+/// With `again` threads read the counts, too.
+fn count(again: bool) -> String {
+    let again = if again { "ld.global.b32 %r9, [%d4]; st.global.b32 [%d5], %r9;" } else { "" };
+    format!(
+        "
+.version 8.0
+.target sm_90
+.address_size 64
+.visible .entry count(.param .u64 in, .param .u64 counts, .param .u64 own)
+{{
+    .reg .pred %p<2>;
+    .reg .b32 %r<10>;
+    .reg .b64 %d<9>;
+    ld.param.u64 %d1, [in];
+    ld.param.u64 %d2, [counts];
+    ld.param.u64 %d3, [own];
+    mov.u32 %r1, %tid.x;
+    mov.u32 %r2, %ctaid.x;
+    mov.u32 %r3, %ntid.x;
+    mad.lo.s32 %r4, %r2, %r3, %r1;
+    mul.wide.u32 %d5, %r4, 4;
+    add.s64 %d5, %d1, %d5;
+    mul.wide.u32 %d6, %r2, 4;
+    add.s64 %d6, %d3, %d6;
+    mov.u32 %r6, 0;
+    ld.global.b32 %r5, [%d5];
+more:
+    mad.lo.u32 %r5, %r5, 5, %r6;
+    add.u32 %r6, %r6, 1;
+    setp.lt.u32 %p1, %r6, 200;
+    @%p1 bra more;
+    and.b32 %r5, %r5, 15;
+    mul.wide.u32 %d4, %r5, 4;
+    add.s64 %d4, %d2, %d4;
+    red.global.add.u32 [%d4], 1;
+    red.global.max.s32 [%d6], %r4;
+    {again}
+    ret;
+}}"
+    )
+}
+
+#[test]
+fn reductions_of_whole_numbers_come_in_any_order() {
+    for block in [64_u32, 512] {
+        let ctas = 200;
+        let arguments = vec![
+            words((0..block * ctas).map(|i| i.wrapping_mul(2_654_435_761) >> 7)),
+            words((0..16).map(|_| 0)),
+            words((0..ctas).map(|_| 0)),
+        ];
+        let run = job(&count(false), "count", ctas, block, arguments.clone());
+        compare("reductions", &run, true);
+    }
+}
+
+#[test]
+fn a_cta_that_reads_what_it_reduces_stays_in_its_turn() {
+    let arguments = vec![words(0..64 * 100), words((0..16).map(|_| 0)), words((0..100).map(|_| 0))];
+    // The words that are read race, but no CTA runs ahead, so nothing changes.
+    compare("reads", &job(&count(true), "count", 100, 64, arguments), false);
+}
+
 const REDUCE: &str = include_str!("ptx/reduce.ptx");
 
 #[test]

@@ -54,7 +54,7 @@ fn team_size(warps_per_team: usize) -> usize {
 }
 
 /// A CTA on an SM.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub struct Cta {
     /// Its room, from its first turn on. Shared memory holds what the CTA before left there, as on
     /// a GPU.

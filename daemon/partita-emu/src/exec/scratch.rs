@@ -2,11 +2,15 @@
 //! CTA's turn has come.
 //!
 //! Stores are kept by line of an allocation, so a line that is stored many times is kept once.
+//! Reductions come behind all stores; a CTA that reads or stores a line of which it has reduced a
+//! word cannot run ahead.
 
+use super::access::combine;
+use super::inst::AtomicOp;
 use super::step::Env;
 use super::trace::LINE_BYTES;
 use crate::memory::{Grants, Memory, Place};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::hash::{BuildHasherDefault, Hasher};
 
 const LINE: usize = LINE_BYTES as usize;
@@ -64,6 +68,28 @@ fn bits(first: usize, count: usize) -> u128 {
     (u128::MAX >> (LINE - count)) << first
 }
 
+/// A reduction of a word of global memory.
+#[derive(Clone, Copy, Debug)]
+pub struct Reduction {
+    op: AtomicOp,
+    address: u64,
+    by: u64,
+}
+
+impl Reduction {
+    /// Carries it out. Memory that was freed in the meantime stays away.
+    pub fn reduce(&self, grants: &mut Grants, memory: &mut Memory) {
+        let length = self.op.ty.bytes();
+        let end = self.address + u64::from(length);
+        if let Some(bytes) = grants.bytes_mut(memory, 0, self.address, end) {
+            let mut word = [0; 8];
+            word[..length as usize].copy_from_slice(bytes);
+            let new = combine(&self.op, u64::from_le_bytes(word), self.by, 0);
+            bytes.copy_from_slice(&new.to_le_bytes()[..length as usize]);
+        }
+    }
+}
+
 /// Hashes the number of a line.
 #[derive(Default)]
 struct LineHasher(u64);
@@ -92,13 +118,25 @@ pub struct Scratch {
     lines: Vec<Line>,
     /// Where a line of an allocation stands among them.
     places: HashMap<u64, u32, BuildHasherDefault<LineHasher>>,
-    /// A bit for each line that may be among them.
+    /// A bit for each line that may be among them, or of which a word was reduced.
     filter: [u64; FILTER_WORDS],
+    reductions: Vec<Reduction>,
+    /// Lines of which a word was reduced.
+    reduced: HashSet<u64, BuildHasherDefault<LineHasher>>,
+    /// A line was read or stored of which a word was reduced.
+    is_spoilt: bool,
 }
 
 impl Default for Scratch {
     fn default() -> Self {
-        Scratch { lines: Vec::new(), places: HashMap::default(), filter: [0; FILTER_WORDS] }
+        Scratch {
+            lines: Vec::new(),
+            places: HashMap::default(),
+            filter: [0; FILTER_WORDS],
+            reductions: Vec::new(),
+            reduced: HashSet::default(),
+            is_spoilt: false,
+        }
     }
 }
 
@@ -115,24 +153,43 @@ fn bit_of(line: u64) -> (usize, u64) {
 }
 
 impl Scratch {
-    /// Whether nothing was stored.
+    /// Whether nothing was stored or reduced.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.lines.is_empty()
+        self.lines.is_empty() && self.reductions.is_empty()
     }
 
-    /// Lines with stored bytes.
+    /// Whether the CTA read or stored what it had reduced, so that what it did is of no use.
+    #[must_use]
+    pub fn is_spoilt(&self) -> bool {
+        self.is_spoilt
+    }
+
+    /// Stored lines and reductions.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.lines.len()
+        self.lines.len() + self.reductions.len()
     }
 
-    /// Moves all lines out; the room of `lines` is used again.
-    pub fn take(&mut self, lines: &mut Vec<Line>) {
+    /// Moves everything out; the room of what is given is used again.
+    pub fn take(&mut self, lines: &mut Vec<Line>, reductions: &mut Vec<Reduction>) {
         self.places.clear();
+        self.reduced.clear();
         self.filter = [0; FILTER_WORDS];
+        self.is_spoilt = false;
         lines.clear();
+        reductions.clear();
         std::mem::swap(&mut self.lines, lines);
+        std::mem::swap(&mut self.reductions, reductions);
+    }
+
+    /// Keeps a reduction of a word at `address`.
+    fn reduce(&mut self, place: Place, op: &AtomicOp, address: u64, by: u64) {
+        let line = line_of(place, place.offset);
+        let (word, bit) = bit_of(line);
+        self.filter[word] |= bit;
+        self.reduced.insert(line);
+        self.reductions.push(Reduction { op: *op, address, by });
     }
 
     /// Stores bytes of one allocation, which lie at `address`.
@@ -149,6 +206,7 @@ impl Scratch {
                 lines.len() as u32 - 1
             });
             let (word, bit) = bit_of(number);
+            self.is_spoilt |= self.filter[word] & bit != 0 && self.reduced.contains(&number);
             self.filter[word] |= bit;
             let line = &mut lines[at as usize];
             line.mask |= bits(within, piece.len());
@@ -169,8 +227,9 @@ impl Scratch {
     }
 
     /// Puts the bytes that were stored over those of memory. True where there were any.
-    pub fn overlay(&self, place: Place, into: &mut [u8]) -> bool {
+    pub fn overlay(&mut self, place: Place, into: &mut [u8]) -> bool {
         let mut any = false;
+        self.is_spoilt |= self.reduced.contains(&line_of(place, place.offset));
         for (at, byte) in into.iter_mut().enumerate() {
             let offset = place.offset + at as u64;
             let Some(&found) = self.places.get(&line_of(place, offset)) else { continue };
@@ -186,7 +245,7 @@ impl Scratch {
 
 /// Puts what the CTA has stored over bytes that it has read from memory.
 pub fn overlay(env: &mut Env<'_>, site: usize, address: u64, into: &mut [u8]) -> bool {
-    let Some(ahead) = &env.ahead else { return false };
+    let Some(ahead) = &mut env.ahead else { return false };
     if ahead.scratch.is_empty() {
         return false;
     }
@@ -210,6 +269,20 @@ pub fn store(env: &mut Env<'_>, site: usize, address: u64, from: &[u8]) -> bool 
     }
 }
 
+/// Keeps a reduction of a CTA that runs ahead. False where the launch may not store there.
+pub fn reduce(env: &mut Env<'_>, site: usize, op: &AtomicOp, address: u64, by: u64) -> bool {
+    let Some(ahead) = &mut env.ahead else { return false };
+    let bytes = u64::from(op.ty.bytes());
+    let end = address.wrapping_add(bytes);
+    match env.grants.place(ahead.memory, site, address, end) {
+        Some(place) if address.is_multiple_of(bytes) && !env.grants.is_read_only(address, end) => {
+            ahead.scratch.reduce(place, op, address, by);
+            true
+        }
+        _ => false,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,7 +300,7 @@ mod tests {
         assert_eq!(read, [9, 1, 5, 3, 4, 9]);
         assert!(!scratch.overlay(place(2, 125), &mut read), "another allocation");
         let mut lines = Vec::new();
-        scratch.take(&mut lines);
+        scratch.take(&mut lines, &mut Vec::new());
         assert_eq!((lines[0].address, lines[0].mask), (0x1000, 0b11 << 126));
         assert_eq!((lines[1].address, lines[1].mask), (0x1080, 0b11));
         assert!(scratch.is_empty() && !scratch.overlay(place(1, 125), &mut read));

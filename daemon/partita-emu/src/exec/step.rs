@@ -72,7 +72,7 @@ pub struct Env<'a> {
     pub program: &'a Program,
     /// Global memory.
     pub memory: &'a mut Memory,
-    /// What replaces it where the CTA runs ahead: nothing is there then.
+    /// Global memory, and the stores, of a CTA that runs ahead; `memory` is empty then.
     pub ahead: Option<Ahead<'a>>,
     /// The part of it that the launch may access.
     pub grants: &'a mut Grants,

@@ -5,8 +5,12 @@
 //! tapes ([`Tape`]), which SMs play when the CTAs' turns come. So simulated times are those of one
 //! thread, and the results are the same where CTAs of a launch do not race.
 //!
-//! A CTA that faults, prints, is too long, or reaches memory of the host is forgotten: it runs in
-//! its turn.
+//! A CTA runs in its turn, and what it did ahead is forgotten, where it faults, is too long, stores
+//! too much, reaches memory of the host or past an allocation, or meets others of its CTA in an
+//! unusual way.
+//!
+//! A device that serves programs gives the threads a part of each poll. The window of the grid pays
+//! for it.
 
 use super::grid::Grid;
 use super::hardware::Hardware;
@@ -19,7 +23,7 @@ use crate::exec::team::MAX_WARPS;
 use crate::memory::{Memory, MemoryCheck};
 use crate::spec::Spec;
 use crate::timing::memory::SharedMemorySystem;
-use partita_model::OperationId;
+use partita_model::{OperationId, WindowId};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,18 +39,26 @@ const FEWEST_CTAS: u64 = 4;
 /// Instructions by warps after which a CTA is too long, and the same where programs wait.
 const LONGEST_CTA: u64 = 1 << 22;
 const LONGEST_SERVED: u64 = 1 << 17;
-/// Most lines that a CTA stores, and all CTAs of a batch (128 bytes each).
-const MOST_LINES: usize = 1 << 16;
-const BATCH_LINES: u64 = 1 << 19;
+/// Instructions by warps after which a thread looks whether its CTA goes on.
+const SLICE: u64 = 1 << 12;
+/// Stored lines and reductions after which a CTA has stored too much.
+const MOST_STORED: usize = 1 << 16;
+/// Those of a batch, by what is known of its CTAs, and of all tapes: 168 MB of lines.
+const BATCH_STORED: u64 = 1 << 18;
+const MOST_ON_TAPES: u64 = 1 << 20;
+/// Tapes that are kept to be used again, and the most lines that they have room for.
+const SPARE_TAPES: usize = 8192;
+const SPARE_LINES: usize = 64;
 /// Instructions by warps in all that are worth waking threads.
 const WORTH_THREADS: u64 = 1 << 16;
 /// Instructions by warps of a CTA that take as long as its tape, and as long as a line on the tape.
 const COST_OF_TAPE: u64 = 100;
 const COST_OF_LINE: u64 = 20;
-/// For how long a batch may hold up a device that serves programs.
-const PATIENCE: Duration = Duration::from_micros(500);
-/// Kernels whose CTAs' lengths are remembered.
+/// The part of a poll in which CTAs run ahead.
+const PART_OF_POLL: Duration = Duration::from_micros(400);
+/// Kernels that are remembered, and the most launches of one that are not looked at.
 const REMEMBERED: usize = 1024;
+const LONGEST_PENANCE: u32 = 1023;
 
 /// What is known of a grid's CTAs that may run ahead.
 #[derive(Debug, Default)]
@@ -56,7 +68,7 @@ pub enum Lookahead {
     Unknown,
     /// Its CTAs run in their turns.
     Off,
-    /// The tapes of the next CTAs; before `until` all have run ahead that do.
+    /// The tapes of the next CTAs. CTAs before `until` have been tried.
     On { tapes: VecDeque<Option<Tape>>, until: u64 },
 }
 
@@ -90,7 +102,8 @@ impl Means {
             |of: fn(&Tape) -> u64| tapes.iter().flatten().map(of).sum::<u64>() / whole as u64;
         Some(Means {
             instructions: mean(|tape| tape.instructions),
-            lines: mean(|tape| tape.lines.len() as u64),
+            // A reduction takes a quarter of the time of a line.
+            lines: mean(|tape| tape.lines.len() as u64 + tape.reductions.len() as u64 / 4),
         })
     }
 
@@ -103,8 +116,26 @@ impl Means {
     /// The CTAs of a batch.
     fn batch(&self) -> u64 {
         let by_length = BATCH_INSTRUCTIONS / self.instructions.max(1);
-        let by_lines = BATCH_LINES / self.lines.max(1);
+        let by_lines = BATCH_STORED / self.lines.max(1);
         by_length.min(by_lines).clamp(1, MOST_CTAS)
+    }
+}
+
+/// What is known of a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+struct Known {
+    /// `None` where its CTAs did not run ahead, or gained nothing.
+    means: Option<Means>,
+    /// Launches that are not looked at, and how many these were last.
+    skipped: u32,
+    penance: u32,
+}
+
+impl Known {
+    /// The CTAs gain nothing: longer and longer nobody looks.
+    fn fail(&mut self) {
+        let penance = (2 * self.penance + 1).min(LONGEST_PENANCE);
+        *self = Known { means: None, skipped: penance, penance };
     }
 }
 
@@ -114,7 +145,8 @@ struct Batch<'a> {
     spec: &'a Spec,
     /// The number of the first CTA after it.
     until: u64,
-    deadline: Option<Instant>,
+    /// For how long a thread works.
+    patience: Option<Duration>,
     /// Instructions by warps after which a CTA is too long.
     longest: u64,
 }
@@ -137,11 +169,17 @@ pub struct Helpers {
     hurries: bool,
     /// CTAs that have run ahead.
     ran: u64,
-    /// What is known of a kernel's CTAs, by program and threads of a CTA; `None` where they cannot
-    /// run ahead. A program that takes the place of an unloaded one is measured by its first batch.
-    known: HashMap<(usize, u32), Option<Means>>,
+    /// Kernels by the address of their program and threads of a CTA. A program may take the place
+    /// of an unloaded one, which its next batch corrects.
+    known: HashMap<(usize, u32), Known>,
     /// Tapes to be used again.
     spare: Vec<Tape>,
+    /// What is left of the part of a poll.
+    left: Duration,
+    /// Who has to pay for how long since that was asked last.
+    owed: Vec<(WindowId, Duration)>,
+    /// Stored lines and reductions on all tapes.
+    on_tapes: Arc<AtomicU64>,
 }
 
 impl Helpers {
@@ -155,12 +193,34 @@ impl Helpers {
             ran: 0,
             known: HashMap::new(),
             spare: Vec::new(),
+            left: PART_OF_POLL,
+            owed: Vec::new(),
+            on_tapes: Arc::default(),
         })
     }
 
+    /// A poll begins.
+    pub fn begin_poll(&mut self) {
+        self.left = PART_OF_POLL;
+    }
+
+    /// For how long batches have run since this was asked last, and for whom.
+    pub fn take_owed(&mut self) -> Vec<(WindowId, Duration)> {
+        std::mem::take(&mut self.owed)
+    }
+
+    /// The same, and it stays owed.
+    #[must_use]
+    pub fn owed(&self) -> Duration {
+        self.owed.iter().map(|(_, time)| *time).sum()
+    }
+
     /// A tape that has been played.
-    pub(super) fn keep(&mut self, tape: Tape) {
-        self.spare.push(tape);
+    pub(super) fn keep(&mut self, mut tape: Tape) {
+        tape.held = None;
+        if self.spare.len() < SPARE_TAPES && tape.room() <= SPARE_LINES {
+            self.spare.push(tape);
+        }
     }
 
     /// Sees to it that the next CTA of a grid has run ahead, if it may and that gains.
@@ -171,65 +231,88 @@ impl Helpers {
         spec: &Spec,
         hardware: &Arc<Hardware>,
     ) {
-        match grid.lookahead {
+        let is_first = match grid.lookahead {
             Lookahead::Off => return,
             Lookahead::On { until, .. } if grid.next < until => return,
-            Lookahead::Unknown | Lookahead::On { .. } => {}
+            Lookahead::On { .. } => false,
+            Lookahead::Unknown => true,
+        };
+        let is_over = self.hurries && self.left.is_zero();
+        if is_over || self.on_tapes.load(Ordering::Relaxed) >= MOST_ON_TAPES {
+            return;
         }
         let left = grid.total - grid.next;
-        let key = (Arc::as_ptr(&grid.program).addr(), grid.threads());
-        let means = match self.known.get(&key) {
-            Some(known) => *known,
-            None => self.probe(grid, memory, spec, hardware),
-        };
-        let Some(means) = means.filter(|means| means.gain(left)) else {
-            self.remember(key, means);
+        let around = (memory, spec, hardware);
+        let Some(means) = self.means(grid, around, (is_first, left)) else {
             grid.lookahead = Lookahead::Off;
             return;
         };
         let threads = self.helpers.len();
         let count = means.batch().max(FEWEST_CTAS * threads as u64).min(left);
-        let tapes = self.run(grid, memory, spec, (hardware, threads, count));
-        self.remember(key, Means::of(&tapes));
+        let tapes = self.run(grid, around, (threads, count));
+        let found = Means::of(&tapes);
+        let known = self.known(grid);
+        match found {
+            Some(_) => *known = Known { means: found, ..Known::default() },
+            None => known.fail(),
+        }
         let until = grid.next + tapes.len() as u64;
         grid.lookahead = Lookahead::On { tapes, until };
     }
 
-    fn remember(&mut self, key: (usize, u32), means: Option<Means>) {
+    fn known(&mut self, grid: &Grid) -> &mut Known {
         if self.known.len() >= REMEMBERED {
             self.known.clear();
         }
-        self.known.insert(key, means);
+        let key = (Arc::as_ptr(&grid.program).addr(), grid.threads());
+        self.known.entry(key).or_default()
     }
 
-    /// Runs one CTA ahead, to know what it does.
-    fn probe(
+    /// The means of a grid's CTAs, where `left` of them may run ahead and gain by that.
+    fn means(
         &mut self,
         grid: &Grid,
-        memory: &Memory,
-        spec: &Spec,
-        hardware: &Arc<Hardware>,
+        around: (&Memory, &Spec, &Arc<Hardware>),
+        (is_first, left): (bool, u64),
     ) -> Option<Means> {
+        let known = self.known(grid);
+        if !is_first {
+            return known.means.filter(|means| means.gain(left));
+        }
         let warps = grid.threads().div_ceil(32) as usize;
         // A single CTA gains nothing.
-        let may = grid.total - grid.next > 1
+        let may = left > 1
             && !grid.has_clusters()
             && independent::may_run_ahead(&grid.program, warps, MAX_WARPS);
-        let tapes = may.then(|| self.run(grid, memory, spec, (hardware, 1, 1)));
-        tapes.and_then(|tapes| Means::of(&tapes))
+        if !may {
+            return None;
+        }
+        if known.skipped > 0 {
+            known.skipped -= 1;
+            return None;
+        }
+        let found = match known.means {
+            Some(means) => Some(means),
+            None => Means::of(&self.run(grid, around, (1, 1))),
+        };
+        let found = found.filter(|means| means.gain(left));
+        if found.is_none() {
+            self.known(grid).fail();
+        }
+        found
     }
 
     /// Runs the next `count` CTAs of a grid on `threads` threads, or as many as the time allows.
     fn run(
         &mut self,
         grid: &Grid,
-        memory: &Memory,
-        spec: &Spec,
-        (hardware, threads, count): (&Arc<Hardware>, usize, u64),
+        (memory, spec, hardware): (&Memory, &Spec, &Arc<Hardware>),
+        (threads, count): (usize, u64),
     ) -> VecDeque<Option<Tape>> {
-        let deadline = self.hurries.then(|| Instant::now() + PATIENCE);
+        let began = Instant::now();
+        let patience = self.hurries.then_some(self.left);
         let longest = if self.hurries { LONGEST_SERVED } else { LONGEST_CTA };
-        let batch = Batch { memory, spec, until: grid.next + count, deadline, longest };
+        let batch = Batch { memory, spec, until: grid.next + count, patience, longest };
         let next = AtomicU64::new(grid.next);
         let helpers = &mut self.helpers[..threads];
         let each = self.spare.len() / threads;
@@ -258,8 +341,14 @@ impl Helpers {
         let taken = next.into_inner().min(batch.until) - grid.next;
         let mut tapes: VecDeque<_> = std::iter::repeat_with(|| None).take(taken as usize).collect();
         self.ran += ran.len() as u64;
-        for (number, tape) in ran.drain(..) {
+        for (number, mut tape) in ran.drain(..) {
+            tape.hold(&self.on_tapes);
             tapes[(number - grid.next) as usize] = Some(tape);
+        }
+        if self.hurries {
+            let took = began.elapsed();
+            self.left = self.left.saturating_sub(took);
+            self.owed.push((grid.window, took));
         }
         tapes
     }
@@ -292,16 +381,18 @@ impl Helper {
     fn run_all(&mut self, twin: Grid, batch: &Batch<'_>, next: &AtomicU64) -> Vec<(u64, Tape)> {
         let mut grids = BTreeMap::from([(twin.operation, twin)]);
         let mut tapes = Vec::new();
+        let began = Instant::now();
+        let is_late = || batch.patience.is_some_and(|patience| began.elapsed() >= patience);
         loop {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= batch.until {
                 return tapes;
             }
-            match self.run(&mut grids, batch, number) {
+            match self.run(&mut grids, batch, number, &is_late) {
                 Some(tape) => tapes.push((number, tape)),
                 None => self.start_over(&mut grids, batch.spec),
             }
-            if batch.deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+            if is_late() {
                 return tapes;
             }
         }
@@ -312,7 +403,7 @@ impl Helper {
         let hardware = self.sm.hardware.clone();
         self.sm = Sm::new(0, spec, false);
         self.sm.hardware = hardware;
-        self.scratch.take(&mut Vec::new());
+        self.scratch.take(&mut Vec::new(), &mut Vec::new());
         for grid in grids.values_mut() {
             grid.resident = 0;
         }
@@ -324,6 +415,7 @@ impl Helper {
         grids: &mut BTreeMap<OperationId, Grid>,
         batch: &Batch<'_>,
         number: u64,
+        is_late: &impl Fn() -> bool,
     ) -> Option<Tape> {
         let (&operation, grid) = grids.iter_mut().next()?;
         grid.next = number;
@@ -354,13 +446,55 @@ impl Helper {
         };
         let now = self.sm.time();
         self.sm.place(operation, now, &mut around);
-        let longest = batch.longest * spec.cycle_ps() / spec.issue_per_cycle;
-        self.sm.run(now, now + longest, &mut around);
-        if !news.is_empty() || !tape.is_whole() || self.scratch.len() > MOST_LINES {
+        let time_of = |instructions: u64| instructions * spec.cycle_ps() / spec.issue_per_cycle;
+        for end in (SLICE..=batch.longest).step_by(SLICE as usize) {
+            self.sm.run(now, now + time_of(end), &mut around);
+            let Some(ahead) = &around.ahead else { return None };
+            let is_much = ahead.scratch.is_spoilt() || ahead.scratch.len() > MOST_STORED;
+            if !around.news.is_empty() || ahead.tape.broken || is_much {
+                return None;
+            }
+            if ahead.tape.is_whole() {
+                break;
+            }
+            if is_late() {
+                return None;
+            }
+        }
+        if !tape.is_whole() {
             return None;
         }
         tape.rewind();
-        self.scratch.take(&mut tape.lines);
+        self.scratch.take(&mut tape.lines, &mut tape.reductions);
         Some(tape)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kernels_that_gain_nothing_are_looked_at_less_and_less() {
+        let mut known = Known::default();
+        let skipped: Vec<u32> = (0..12)
+            .map(|_| {
+                known.fail();
+                known.skipped
+            })
+            .collect();
+        assert_eq!(skipped[..4], [1, 3, 7, 15]);
+        assert_eq!(skipped[11], LONGEST_PENANCE);
+    }
+
+    #[test]
+    fn long_ctas_gain_and_many_stores_do_not() {
+        let means = |instructions, lines| Means { instructions, lines };
+        assert!(means(1_000, 8).gain(1_000));
+        assert!(!means(96, 8).gain(1_000_000), "SAXPY with 256 threads a CTA");
+        assert!(!means(1_000, 8).gain(10), "too few");
+        assert_eq!(means(1 << 30, 0).batch(), 1);
+        assert_eq!(means(1, 0).batch(), MOST_CTAS);
+        assert_eq!(means(1, 1 << 10).batch(), BATCH_STORED >> 10);
     }
 }

@@ -292,11 +292,15 @@ impl Device for EmulatedGpu {
         if let Some(shares) = &mut self.shares {
             shares.begin_poll(Instant::now());
         }
+        if let Some(helpers) = &mut self.helpers {
+            helpers.begin_poll();
+        }
         loop {
             self.serve_streams();
             let mut news = Vec::new();
             self.take_turns(&mut news);
             self.place_ctas(&mut news);
+            super::pay_for_batches(&mut self.helpers, self.shares.as_mut());
             if !self.events.is_empty() || self.did_piece {
                 self.digest(news);
                 break;

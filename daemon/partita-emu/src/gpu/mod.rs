@@ -51,7 +51,7 @@ use sharing::Contexts;
 use sm::{News, Sm, Surroundings};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 use stream::{Front, Queued, Streams, Task};
 
 /// Cycles for which an SM runs before the others have their turn.
@@ -206,6 +206,16 @@ fn shares_host_time(options: &Options) -> bool {
     options.timing == Timing::Off
         && options.memory == MemoryOrder::InOrder
         && options.host_time.is_some()
+}
+
+/// The windows whose CTAs have run ahead pay for it.
+fn pay_for_batches(helpers: &mut Option<Helpers>, shares: Option<&mut HostShares>) {
+    let owed = helpers.as_mut().map(Helpers::take_owed).unwrap_or_default();
+    if let Some(shares) = shares {
+        for (window, time) in owed {
+            shares.took(window, time, None);
+        }
+    }
 }
 
 impl EmulatedGpu {
@@ -609,8 +619,11 @@ impl EmulatedGpu {
                 shares.runs(number);
             }
             if let (Some(shares), Some((window, run)), Some(pace)) = (&mut shares, run, pace) {
-                shares.took(window, run.began.elapsed(), Some(pace.budget));
+                let batches = self.helpers.as_ref().map_or(Duration::ZERO, Helpers::owed);
+                let took = run.began.elapsed().saturating_sub(batches);
+                shares.took(window, took, Some(pace.budget));
             }
+            pay_for_batches(&mut self.helpers, shares.as_mut());
         }
         self.shares = shares;
         executed

@@ -412,10 +412,12 @@ impl Sm {
             let Some(time) = next.filter(|&time| time < until) else { break };
             self.favoured = Some((slot, team));
             let began = around.pace.map(|_| Instant::now());
+            let owed = around.owed();
             self.turn(slot, team, time, until, around);
             next = self.again.take();
+            let batches = around.owed() - owed;
             if let (Some(pace), Some(began)) = (&mut around.pace, began) {
-                pace.turn_took(began, Instant::now());
+                pace.turn_took(began + batches, Instant::now());
                 if pace.is_over {
                     break;
                 }

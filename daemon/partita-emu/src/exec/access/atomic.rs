@@ -5,6 +5,7 @@ use crate::exec::float::{Bf16, F16, Half, flush, half_add2, half_max2, half_min2
 use crate::exec::inst::{AtomicKind, AtomicOp, AtomicType, Inst, Source};
 use crate::exec::lane::{sign_extend, zero_extend};
 use crate::exec::rows::{LANES, lanes};
+use crate::exec::scratch;
 use crate::exec::state::Core;
 use crate::exec::step::Env;
 use crate::exec::trace::AccessKind;
@@ -34,6 +35,12 @@ pub fn atomic(core: &mut Core<'_>, i: &Inst, env: &mut Env<'_>, pc: usize) -> Ou
             let site = (w + core.first_warp, lane, pc);
             if let Place::Global(address) = at
                 && weak::put_off(env, &op, site, address, core.get(op.b, w, lane))
+            {
+                continue;
+            }
+            if let Place::Global(address) = at
+                && env.ahead.is_some()
+                && scratch::reduce(env, pc, &op, address, core.get(op.b, w, lane))
             {
                 continue;
             }

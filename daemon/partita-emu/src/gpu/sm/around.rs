@@ -12,6 +12,7 @@ use crate::timing::memory::SharedMemorySystem;
 use partita_device::Fault;
 use partita_model::OperationId;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// What all SMs work with.
 pub struct Surroundings<'a> {
@@ -43,6 +44,13 @@ pub struct Surroundings<'a> {
     pub helpers: Option<&'a mut Helpers>,
     /// What a CTA has that runs ahead.
     pub ahead: Option<AheadOf<'a>>,
+}
+
+impl Surroundings<'_> {
+    /// For how long CTAs have run ahead, as far as nobody has paid for it.
+    pub fn owed(&self) -> Duration {
+        self.helpers.as_ref().map_or(Duration::ZERO, |helpers| helpers.owed())
+    }
 }
 
 /// What a CTA has that runs ahead of its turn.

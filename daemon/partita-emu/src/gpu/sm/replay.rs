@@ -5,10 +5,12 @@
 
 use super::{Sm, Surroundings};
 use crate::counters::add_run;
-use crate::exec::scratch::Line;
+use crate::exec::scratch::{Line, Reduction};
 use crate::exec::step::Stop;
 use crate::exec::team::Team;
 use crate::exec::trace::RunCounts;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a turn ended.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -42,16 +44,33 @@ struct Part {
     done: bool,
 }
 
+/// What a tape holds, as long as it holds it.
+#[derive(Debug)]
+pub struct Held {
+    count: u64,
+    of: Arc<AtomicU64>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.of.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
 /// What a CTA did that ran ahead.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct Tape {
     parts: Vec<Part>,
     /// What it has stored.
     pub lines: Vec<Line>,
+    /// What it has reduced.
+    pub reductions: Vec<Reduction>,
     /// Instructions by warps.
     pub instructions: u64,
     /// Whether it did what no tape holds.
     pub broken: bool,
+    /// Its part of what all tapes hold.
+    pub held: Option<Held>,
 }
 
 impl Tape {
@@ -63,7 +82,21 @@ impl Tape {
         }
         self.rewind();
         self.lines.clear();
+        self.reductions.clear();
         (self.instructions, self.broken) = (0, false);
+    }
+
+    /// Counts what it holds among that of all tapes.
+    pub fn hold(&mut self, of: &Arc<AtomicU64>) {
+        let count = (self.lines.len() + self.reductions.len()) as u64;
+        of.fetch_add(count, Ordering::Relaxed);
+        self.held = Some(Held { count, of: of.clone() });
+    }
+
+    /// The lines and reductions for which it has room.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.lines.capacity().max(self.reductions.capacity())
     }
 
     /// Whether it holds a whole CTA.
@@ -102,7 +135,7 @@ impl Tape {
         self.parts[index].turns.push(Entry { end: End::Released, polls: 0, counts });
     }
 
-    /// Whether teams can wait for each other at barriers: there is only one.
+    /// Whether the CTA has one team. Several teams can wait for each other at barriers.
     pub(super) fn has_one_team(&self) -> bool {
         self.parts.len() == 1
     }
@@ -148,11 +181,11 @@ impl Sm {
         }
         let Some(&entry) = part.turns.get(part.next) else { return };
         part.next += 1;
-        self.trace.clear();
         if entry.end == End::Released {
             self.enqueue(slot, team, time, around.sequence);
             return;
         }
+        self.trace.clear();
         self.trace.polls = entry.polls;
         add_run(&mut grid.counters, &entry.counts);
         *around.executed += entry.counts.warp_instructions;
@@ -167,6 +200,9 @@ impl Sm {
         if all_done {
             for line in &tape.lines {
                 line.store(&mut grid.grants, around.memory);
+            }
+            for reduction in &tape.reductions {
+                reduction.reduce(&mut grid.grants, around.memory);
             }
             if let (Some(helpers), Some(tape)) = (&mut around.helpers, resident.cta.tape.take()) {
                 helpers.keep(tape);
