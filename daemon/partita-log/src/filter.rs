@@ -39,7 +39,7 @@ impl Filter {
         let parts: Vec<&str> =
             text.split(',').map(str::trim).filter(|part| !part.is_empty()).collect();
         let complaint = parts.iter().find_map(|part| {
-            let fault = fault(part)?;
+            let fault = fault(part, variable == VARIABLES[0])?;
             Some(format!(
                 "{variable}={text}: `{part}` cannot be used: {fault}; the filter is `{DEFAULT}`; \
                  write a level, or TARGET=LEVEL as in `info,partitad=debug`"
@@ -52,15 +52,16 @@ impl Filter {
     }
 }
 
-/// What is wrong with a part of a filter.
-fn fault(part: &str) -> Option<String> {
+/// What is wrong with a part of a filter. Where the variable is Partita's `own`, so are targets.
+/// Programs share the other.
+fn fault(part: &str, own: bool) -> Option<String> {
     if let Err(error) = part.parse::<Directive>() {
         return Some(error.to_string());
     }
     // A word alone is a target, of which all lines are wanted. A misspelt level would be one.
     let is_word = !part.contains(['=', '[']);
     let is_fine = part.parse::<LevelFilter>().is_ok() || is_own_target(part);
-    (is_word && !is_fine).then(|| {
+    (own && is_word && !is_fine).then(|| {
         "it is no level (off, error, warn, info, debug, trace), and no target of Partita".to_owned()
     })
 }
@@ -86,9 +87,11 @@ mod tests {
             ("partitad=debug", "partitad=debug"),
             ("partita_gpu::shell, info,", "partita_gpu::shell,info"),
             ("hyper=off,[session{id=7}]=debug", "hyper=off,[session{id=7}]=debug"),
+            ("my_app", "my_app"),
         ] {
-            let expected = Filter { text: used.to_owned(), variable: Some("A"), complaint: None };
-            assert_eq!(Filter::read("A", text), expected, "{text}");
+            let expected =
+                Filter { text: used.to_owned(), variable: Some("RUST_LOG"), complaint: None };
+            assert_eq!(Filter::read("RUST_LOG", text), expected, "{text}");
         }
     }
 

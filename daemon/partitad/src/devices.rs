@@ -118,6 +118,10 @@ fn real(text: &str) -> Option<u32> {
 
 /// The file into which an emulated GPU records. `partita-gpu` finds out about other names of it.
 fn record(text: &str) -> Option<PathBuf> {
+    // A real GPU records nothing, and says so itself.
+    if !text.starts_with("emu") {
+        return None;
+    }
     let file = text.split(',').skip(1).find_map(|option| option.strip_prefix("record="));
     let file = file.filter(|file| !file.is_empty())?;
     Some(std::path::absolute(file).unwrap_or_else(|_| Path::new(file).to_owned()))

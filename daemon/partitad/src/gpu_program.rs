@@ -6,6 +6,7 @@
 
 use crate::supervisor::SupervisionError;
 use std::ffi::OsString;
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -98,7 +99,12 @@ impl GpuProgram {
         }
         let said = String::from_utf8_lossy(&output.stderr);
         let said = said.trim();
-        Err(SupervisionError::Never(said.strip_prefix("partita-gpu: ").unwrap_or(said).to_owned()))
+        let said = said.strip_prefix("partita-gpu: ").unwrap_or(said);
+        if output.status.code() != Some(2) || said.is_empty() {
+            let source = io::Error::other(format!("it ended with {}: {said}", output.status));
+            return Err(SupervisionError::Start { path: self.path.clone(), source });
+        }
+        Err(SupervisionError::Never(format!("`{device}`: {said}")))
     }
 
     /// The program for a question that it answers at once.

@@ -145,6 +145,10 @@ fn check_devices(options: &Options) -> Result<String, DaemonError> {
     let program = match GpuProgram::find(None, options.end_with_parent) {
         // systemd may know where the program is.
         Err(_) if options.gpu_sockets => return Ok(String::new()),
+        // The files may be meant for another machine.
+        Err(SupervisionError::NotFound) if options.devices == ["auto"] => {
+            return Ok("devices: not checked, because partita-gpu is not here\n".to_owned());
+        }
         found => found?,
     };
     for text in &texts {
@@ -313,7 +317,13 @@ async fn start_gpus(
         match ended.and_then(|(number, result)| Ok((number, result?))) {
             Ok(one) => started.push(one),
             Err(error) => {
-                starting.shutdown().await;
+                starting.abort_all();
+                while let Some(ended) = starting.join_next().await {
+                    // One may have been ready at the same moment.
+                    if let Ok((number, Ok(one))) = ended {
+                        started.push((number, one));
+                    }
+                }
                 give_up(started.into_iter().map(|(_, (supervisor, _))| supervisor)).await;
                 return Err(error);
             }

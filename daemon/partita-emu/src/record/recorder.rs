@@ -17,6 +17,11 @@ use std::fs::{File, TryLockError};
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// For how long a recorder waits for the one before it: a daemon ends a little later than the
+/// program that it was for.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// An emulated GPU whose calls are recorded.
 pub struct Recorder {
@@ -90,10 +95,15 @@ impl Recorder {
     /// Where that is not possible, or another device records into the file.
     pub fn new(device: EmulatedGpu, path: &Path) -> io::Result<Self> {
         let file = File::options().write(true).create(true).truncate(false).open(path)?;
+        let began = Instant::now();
         // Where a file system has no locks, nobody else is noticed.
-        if let Err(TryLockError::WouldBlock) = file.try_lock() {
-            let text = "another device records into this file: name another one after `record=`";
-            return Err(io::Error::other(text));
+        while let Err(TryLockError::WouldBlock) = file.try_lock() {
+            if began.elapsed() >= PATIENCE {
+                let text = "another device records into this file: wait for its end, or name \
+                            another one after `record=`";
+                return Err(io::Error::other(text));
+            }
+            std::thread::sleep(Duration::from_millis(10));
         }
         // Nothing else has a length to cut.
         if file.metadata()?.is_file() {

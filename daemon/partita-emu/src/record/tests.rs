@@ -4,6 +4,7 @@ use partita_device::{AddressRange, Device, Event, GridSpec, Horizon, HostMemory,
 use replay::{Comparison, replay};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A file for one test, deleted at the end.
 struct Scratch(PathBuf);
@@ -70,7 +71,13 @@ fn a_file_has_one_recorder() {
     let error = Recorder::new(gpu(), &file.0).err().expect("the file is taken").to_string();
     assert!(error.contains("another device records") && error.contains("record="), "{error}");
     assert_eq!(std::fs::read(&file.0).unwrap(), begun, "nothing of the first is lost");
-    drop(first);
+    // One that is about to end is waited for.
+    let ending = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(300));
+        drop(first);
+    });
+    drop(Recorder::new(gpu(), &file.0).expect("the first ends in time"));
+    ending.join().unwrap();
     let whole = std::fs::read(&file.0).unwrap();
     drop(Recorder::new(gpu(), &file.0).unwrap());
     assert_eq!(std::fs::read(&file.0).unwrap(), whole, "the file was emptied before");

@@ -9,11 +9,14 @@
 //! - Requests arrive at rate `λ` ([`Arrivals`]), and take `S`: what the engine sees, and the time
 //!   that the program itself needs between two requests. That is the mean distance of a request
 //!   that has waited from the one before. The program is busy for the part `ρ = λ E[S]` of the
-//!   time. Where requests come in bursts, `q` is certainly greater, and `λ` counts as `q / E[S]`.
+//!   time. Where requests come in bursts, `q` is certainly greater, and `λ` counts as `q / E[S]`,
+//!   less the doubt. A program of which more than nine tenths of the requests certainly wait does
+//!   not keep up.
 //! - A request waits for longer than `x` with a probability of about `C e^(-η x)`. `η` is the
 //!   positive root of `λ (E[e^(η S)] - 1) = η`, and `C = (1 - ρ) / (λ E[S e^(η S)] - 1)` (Cramér
 //!   and Lundberg; Asmussen, *Applied Probability and Queues*, 2003, chapter XIII). `S` is taken
-//!   to have a gamma distribution of the mean and the variance that were seen. Where fewer
+//!   to have a gamma distribution of the mean and the variance that were seen. Where they differ
+//!   much, the wait is at least exponential, with the mean of Pollaczek and Khinchine. Where fewer
 //!   requests wait than `ρ`, as with requests at regular times, `C` is less by as much.
 //!
 //! The first request after a pause may wait for SMs that were lent. Only requests that have waited
@@ -50,6 +53,8 @@ const ENOUGH: f64 = 10.0;
 const MANY: f64 = 400.0;
 /// From this number of requests that have waited on, they are compared with those on other SMs.
 const FEW: f64 = 3.0;
+/// From this number of requests on, the part that waits says that a program does not keep up.
+const SOME: f64 = 20.0;
 
 /// Sums over requests.
 #[derive(Clone, Copy, Debug, Default)]
@@ -122,16 +127,23 @@ impl Arrivals {
         let own = self.between / self.waited.max(1.0) * requests;
         let busy = ((self.time + own) / all).max(f64::MIN_POSITIVE);
         let waits = self.waited / requests;
-        let doubt = DOUBT * (waits * (1.0 - waits) / requests).sqrt();
+        let doubt = doubt_of(waits, requests);
         let bursts = ((waits - doubt) / busy).max(1.0);
-        let rate = self.requests / all * bursts;
+        let (seen, rate) = (self.requests / all, self.requests / all * bursts);
         if at_most {
             let rate = rate * (1.0 + RATE_DOUBT / requests.sqrt());
-            ToCome { rate, waits: ((waits + doubt) / busy).min(1.0) }
+            let waits = waits + doubt;
+            // The bursts that were seen are possible, too.
+            ToCome { rate: rate.max(seen * (waits - doubt) / busy), waits: (waits / busy).min(1.0) }
         } else {
             ToCome { rate, waits: (waits / busy).min(1.0) }
         }
     }
+}
+
+/// By how much the part of the requests that waits may differ from what was seen.
+fn doubt_of(waits: f64, requests: f64) -> f64 {
+    DOUBT * (waits * (1.0 - waits) / requests).sqrt()
 }
 
 /// Requests to come.
@@ -194,12 +206,20 @@ impl Queueing {
         ratio(self.waited, before.waited).or_else(|| ratio(self.all, before.all))
     }
 
+    /// The part of the requests that has certainly waited.
+    fn certainly_waits(&self) -> f64 {
+        let requests = self.all.requests.max(1.0);
+        let waits = self.waited.requests / requests;
+        if requests < SOME { 0.0 } else { waits - doubt_of(waits, requests) }
+    }
+
     fn wait_of(&self, ToCome { rate, waits }: ToCome, ratio: f64) -> Option<Nanos> {
         let served = if self.waited.requests >= ENOUGH { self.waited } else { self.all };
         let own = self.between / self.waited.requests.max(1.0);
         let (seen, square) = (served.mean(), served.squares / served.requests.max(1.0));
         let mean = ratio * seen + own;
-        if rate * mean > MOST_BUSY {
+        // Of a program that is busy all the time nobody sees how often requests come.
+        if rate * mean > MOST_BUSY || ratio * self.certainly_waits() > MOST_BUSY {
             return None;
         }
         let variance = ratio * ratio * (square - seen * seen).max(0.0);
@@ -232,8 +252,15 @@ fn tail(busy: f64, variance: f64, waits: f64) -> f64 {
         }
     }
     let slope = moment(root) / (1.0 - root * variance);
-    let waits = waits * (1.0 - busy) / (busy * slope - 1.0);
-    (ONE_IN * waits).max(1.0).ln() / root
+    let part = waits * (1.0 - busy) / (busy * slope - 1.0);
+    let longest = (ONE_IN * part).max(1.0).ln() / root;
+    if variance <= 1.0 {
+        return longest;
+    }
+    // Most of those who wait do so behind one long request, for which the tail is not yet right.
+    // At a variance of 1 both are the same.
+    let mean = (1.0 + variance) / (2.0 * (1.0 - busy));
+    longest.max(mean * (ONE_IN * busy * waits).max(1.0).ln())
 }
 
 #[cfg(test)]
@@ -271,6 +298,11 @@ mod tests {
             check(Some(tail(busy, 1.0, 1.0)), (100.0 * busy).ln() / (1.0 - busy));
         }
         check(Some(tail(0.0, 1.0, 1.0)), 0.0);
+        // One request of 100 is a hundred times as long as the others (simulated: 42.6 and 49).
+        for (busy, least, most) in [(0.1, 30.0, 50.0), (0.2, 40.0, 60.0)] {
+            let wait = tail(busy, 24.5, 1.0);
+            assert!((least..most).contains(&wait), "{wait}");
+        }
     }
 
     #[test]
@@ -328,7 +360,7 @@ mod tests {
         random.fade();
         assert_eq!(random.wait(1.2, &arrivals), before);
         assert_eq!(Queueing::default().wait(1.0, &Arrivals::default()), Some(Nanos(0)));
-        // The rate doubles, and 800 requests later nothing else is known.
+        // The rate doubles, and 1,600 requests later nothing else is known.
         for idle in [0, 10_000].into_iter().cycle().take(1_600) {
             arrivals.saw(Some(Nanos(idle)), Nanos(5_000));
         }

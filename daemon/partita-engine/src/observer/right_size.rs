@@ -396,7 +396,8 @@ impl RightSize {
         self.fewest = (fewest.max(*sms) + 1..most).find(safe);
         self.distrusts |= self.predicted.take().is_some();
         (self.before, self.measured) = (None, None);
-        self.window = Window::default();
+        // While the program did not keep up, requests came more often than was seen.
+        (self.window, self.arrivals) = (Window::default(), Arrivals::default());
     }
 
     /// The target is met on the window's SMs.

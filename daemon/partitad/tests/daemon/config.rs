@@ -95,6 +95,21 @@ fn devices_are_checked_without_a_gpu() {
 }
 
 #[test]
+fn without_the_program_for_gpus_files_are_checked() {
+    let check = |program: &str, options: &[&str], code: i32, words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_partitad"));
+        command.arg("--check-config").args(options).env("PARTITA_GPU", program);
+        let output = command.output().unwrap();
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert_eq!(output.status.code(), Some(code), "{options:?}: {said}");
+        assert!(said.contains(words), "`{words}` in {said}");
+    };
+    check("/nonexistent/partita-gpu", &["--device", "emu"], 1, "/nonexistent/partita-gpu");
+    check("/bin/false", &["--device", "emu"], 1, "it ended with exit status: 1");
+}
+
+#[test]
 fn a_missing_file_names_the_remedy() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_partitad"));
     command.args(["--check-config", "--config", "/nonexistent/partitad.toml"]);
