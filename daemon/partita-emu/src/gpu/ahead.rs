@@ -54,8 +54,10 @@ const WORTH_THREADS: u64 = 1 << 16;
 /// Instructions by warps of a CTA that take as long as its tape, and as long as a line on the tape.
 const COST_OF_TAPE: u64 = 100;
 const COST_OF_LINE: u64 = 20;
-/// The part of a poll in which CTAs run ahead.
-const PART_OF_POLL: Duration = Duration::from_micros(400);
+/// A batch has half of what is left of a poll, and at least this.
+const SHORTEST: Duration = Duration::from_micros(100);
+/// A CTA that does not end within this time does not run ahead.
+const ENOUGH_TIME: Duration = Duration::from_micros(200);
 /// Kernels that are remembered, and the most launches of one that are not looked at.
 const REMEMBERED: usize = 1024;
 const LONGEST_PENANCE: u32 = 1023;
@@ -174,10 +176,12 @@ pub struct Helpers {
     known: HashMap<(usize, u32), Known>,
     /// Tapes to be used again.
     spare: Vec<Tape>,
-    /// What is left of the part of a poll.
-    left: Duration,
+    /// When the poll ends, on a device that serves programs.
+    ends: Instant,
     /// Who has to pay for how long since that was asked last.
     owed: Vec<(WindowId, Duration)>,
+    /// Whether the last batch had the time that a CTA may take.
+    had_time: bool,
     /// Stored lines and reductions on all tapes.
     on_tapes: Arc<AtomicU64>,
 }
@@ -193,15 +197,16 @@ impl Helpers {
             ran: 0,
             known: HashMap::new(),
             spare: Vec::new(),
-            left: PART_OF_POLL,
+            ends: Instant::now(),
             owed: Vec::new(),
+            had_time: true,
             on_tapes: Arc::default(),
         })
     }
 
-    /// A poll begins.
-    pub fn begin_poll(&mut self) {
-        self.left = PART_OF_POLL;
+    /// When the present poll ends.
+    pub fn end_at(&mut self, ends: Instant) {
+        self.ends = ends;
     }
 
     /// For how long batches have run since this was asked last, and for whom.
@@ -237,7 +242,7 @@ impl Helpers {
             Lookahead::On { .. } => false,
             Lookahead::Unknown => true,
         };
-        let is_over = self.hurries && self.left.is_zero();
+        let is_over = self.hurries && Instant::now() >= self.ends;
         if is_over || self.on_tapes.load(Ordering::Relaxed) >= MOST_ON_TAPES {
             return;
         }
@@ -250,11 +255,12 @@ impl Helpers {
         let threads = self.helpers.len();
         let count = means.batch().max(FEWEST_CTAS * threads as u64).min(left);
         let tapes = self.run(grid, around, (threads, count));
-        let found = Means::of(&tapes);
+        let (found, had_time) = (Means::of(&tapes), self.had_time);
         let known = self.known(grid);
         match found {
             Some(_) => *known = Known { means: found, ..Known::default() },
-            None => known.fail(),
+            None if had_time => known.fail(),
+            None => {}
         }
         let until = grid.next + tapes.len() as u64;
         grid.lookahead = Lookahead::On { tapes, until };
@@ -295,11 +301,11 @@ impl Helpers {
             Some(means) => Some(means),
             None => Means::of(&self.run(grid, around, (1, 1))),
         };
-        let found = found.filter(|means| means.gain(left));
-        if found.is_none() {
+        let gains = found.filter(|means| means.gain(left));
+        if gains.is_none() && (found.is_some() || self.had_time) {
             self.known(grid).fail();
         }
-        found
+        gains
     }
 
     /// Runs the next `count` CTAs of a grid on `threads` threads, or as many as the time allows.
@@ -310,7 +316,9 @@ impl Helpers {
         (threads, count): (usize, u64),
     ) -> VecDeque<Option<Tape>> {
         let began = Instant::now();
-        let patience = self.hurries.then_some(self.left);
+        let rest = self.ends.saturating_duration_since(began) / 2;
+        let patience = self.hurries.then_some(rest.max(SHORTEST));
+        self.had_time = patience.is_none_or(|patience| patience >= ENOUGH_TIME);
         let longest = if self.hurries { LONGEST_SERVED } else { LONGEST_CTA };
         let batch = Batch { memory, spec, until: grid.next + count, patience, longest };
         let next = AtomicU64::new(grid.next);
@@ -346,9 +354,7 @@ impl Helpers {
             tapes[(number - grid.next) as usize] = Some(tape);
         }
         if self.hurries {
-            let took = began.elapsed();
-            self.left = self.left.saturating_sub(took);
-            self.owed.push((grid.window, took));
+            self.owed.push((grid.window, began.elapsed()));
         }
         tapes
     }

@@ -292,8 +292,8 @@ impl Device for EmulatedGpu {
         if let Some(shares) = &mut self.shares {
             shares.begin_poll(Instant::now());
         }
-        if let Some(helpers) = &mut self.helpers {
-            helpers.begin_poll();
+        if let (Some(helpers), Some(shares)) = (&mut self.helpers, &self.shares) {
+            helpers.end_at(shares.poll_ends());
         }
         loop {
             self.serve_streams();

@@ -153,6 +153,12 @@ impl HostShares {
         self.paused = Some(Instant::now());
     }
 
+    /// When the poll has taken its time.
+    #[must_use]
+    pub fn poll_ends(&self) -> Instant {
+        self.poll_ends
+    }
+
     /// Whether the poll has taken its time.
     #[must_use]
     pub fn is_poll_over(&self) -> bool {

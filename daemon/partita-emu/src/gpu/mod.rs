@@ -578,6 +578,9 @@ impl EmulatedGpu {
                 others.chain(shares.begin_turn(&owned)).collect()
             }
         };
+        if let (Some(helpers), Some(shares)) = (&mut self.helpers, &shares) {
+            helpers.end_at(shares.poll_ends());
+        }
         let mut ran = 0;
         for (at, &(number, _)) in plan.iter().enumerate() {
             if let (Some(shares), 1..) = (&mut shares, ran)
