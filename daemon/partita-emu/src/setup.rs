@@ -19,7 +19,7 @@ const KNOWN: &str = "timing=on, timing=off, weak, cancel=off, memcheck=on, guard
                      thread-percentage=1..100, capability=MAJOR.MINOR, record=FILE, \
                      call=NANOSECONDS, call=off, \
                      patience=MILLISECONDS, budget=MILLISECONDS, budget=off, \
-                     together=PROGRAMS, part=INDEX/COUNT, threads=NUMBER";
+                     together=PROGRAMS, part=INDEX/COUNT, threads=1..256";
 
 /// What host time is worth to live runs: 2 us from call to call, of the order of a launch on the
 /// host's side, a second of patience, and 10 s for which a program may hold up others.
@@ -68,7 +68,10 @@ pub enum SetupError {
     #[error("`{0}` is given twice")]
     Twice(String),
     /// Several threads execute kernels only where nothing depends on their order.
-    #[error("`{0}` needs `timing=off`, without `weak`: where time is kept, one thread does it")]
+    #[error(
+        "`{0}` needs `timing=off`, without `weak`: one thread alone keeps time, or the order of \
+         weak memory"
+    )]
     KeepsTime(String),
 }
 

@@ -296,7 +296,7 @@ async fn serve_metrics(listener: Option<TcpListener>, api: Api) {
 }
 
 /// Finds or starts a `partita-gpu` for each GPU, all at once, and waits until they are ready. Where
-/// one cannot be, those that were started end.
+/// one process cannot become ready, the processes that were started end.
 async fn start_gpus(
     options: &Options,
     folder: &SocketFolder,

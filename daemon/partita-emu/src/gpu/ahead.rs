@@ -14,7 +14,7 @@
 
 use super::grid::Grid;
 use super::hardware::Hardware;
-use super::sm::replay::Tape;
+use super::sm::tape::Tape;
 use super::sm::{AheadOf, Sm, Surroundings};
 use super::{EmulatedGpu, MemoryOrder, Options, Timing};
 use crate::exec::independent;
@@ -51,7 +51,8 @@ const SPARE_TAPES: usize = 8192;
 const SPARE_LINES: usize = 64;
 /// Instructions by warps in all that are worth waking threads.
 const WORTH_THREADS: u64 = 1 << 16;
-/// Instructions by warps of a CTA that take as long as its tape, and as long as a line on the tape.
+/// What a tape, and a line on it, is taken to cost, in instructions by warps. SAXPY, whose CTAs of
+/// 96 instructions store eight lines, took nearly twice as long with tapes on two threads.
 const COST_OF_TAPE: u64 = 100;
 const COST_OF_LINE: u64 = 20;
 /// A batch has half of what is left of a poll, and at least this.
@@ -104,7 +105,7 @@ impl Means {
             |of: fn(&Tape) -> u64| tapes.iter().flatten().map(of).sum::<u64>() / whole as u64;
         Some(Means {
             instructions: mean(|tape| tape.instructions),
-            // A reduction takes a quarter of the time of a line.
+            // A reduction of a word counts as a quarter of a line.
             lines: mean(|tape| tape.lines.len() as u64 + tape.reductions.len() as u64 / 4),
         })
     }
@@ -128,13 +129,14 @@ impl Means {
 struct Known {
     /// `None` where its CTAs did not run ahead, or gained nothing.
     means: Option<Means>,
-    /// Launches that are not looked at, and how many these were last.
+    /// The next launches, which are not looked at.
     skipped: u32,
+    /// How many launches were not looked at last.
     penance: u32,
 }
 
 impl Known {
-    /// The CTAs gain nothing: longer and longer nobody looks.
+    /// The CTAs gain nothing. Twice as many launches as last time are not looked at.
     fn fail(&mut self) {
         let penance = (2 * self.penance + 1).min(LONGEST_PENANCE);
         *self = Known { means: None, skipped: penance, penance };
@@ -178,7 +180,7 @@ pub struct Helpers {
     spare: Vec<Tape>,
     /// When the poll ends, on a device that serves programs.
     ends: Instant,
-    /// Who has to pay for how long since that was asked last.
+    /// The windows that owe time for batches, and how much.
     owed: Vec<(WindowId, Duration)>,
     /// Whether the last batch had the time that a CTA may take.
     had_time: bool,
@@ -209,12 +211,12 @@ impl Helpers {
         self.ends = ends;
     }
 
-    /// For how long batches have run since this was asked last, and for whom.
+    /// Takes the windows that owe time for batches, and how much. Nobody owes anything then.
     pub fn take_owed(&mut self) -> Vec<(WindowId, Duration)> {
         std::mem::take(&mut self.owed)
     }
 
-    /// The same, and it stays owed.
+    /// The time that all windows owe.
     #[must_use]
     pub fn owed(&self) -> Duration {
         self.owed.iter().map(|(_, time)| *time).sum()

@@ -30,7 +30,7 @@ mod transfers;
 
 pub use grid::{Footprint, Grid};
 pub use hardware::Hardware;
-pub use sm::replay::Tape;
+pub use sm::tape::Tape;
 pub use transfers::{Transfer, Way};
 
 use crate::exec::program::Program;

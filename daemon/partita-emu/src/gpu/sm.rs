@@ -29,7 +29,7 @@ pub use around::{AheadOf, News, Surroundings};
 mod around;
 pub mod context;
 mod leaving;
-pub mod replay;
+pub mod tape;
 mod turns;
 mod waits;
 

@@ -49,7 +49,7 @@ const DOUBT: f64 = 2.0;
 const RATE_DOUBT: f64 = 3.0;
 /// From this many requests that have waited on, only such requests count.
 const ENOUGH: f64 = 10.0;
-/// From this number of requests on, those that were seen count half.
+/// Once so many requests were seen, each of them counts half.
 const MANY: f64 = 400.0;
 /// From this number of requests that have waited on, they are compared with those on other SMs.
 const FEW: f64 = 3.0;
@@ -129,14 +129,14 @@ impl Arrivals {
         let waits = self.waited / requests;
         let doubt = doubt_of(waits, requests);
         let bursts = ((waits - doubt) / busy).max(1.0);
-        let (seen, rate) = (self.requests / all, self.requests / all * bursts);
+        let seen = self.requests / all;
         if at_most {
-            let rate = rate * (1.0 + RATE_DOUBT / requests.sqrt());
-            let waits = waits + doubt;
+            let rate = seen * bursts * (1.0 + RATE_DOUBT / requests.sqrt());
             // The bursts that were seen are possible, too.
-            ToCome { rate: rate.max(seen * (waits - doubt) / busy), waits: (waits / busy).min(1.0) }
+            let rate = rate.max(seen * waits / busy);
+            ToCome { rate, waits: ((waits + doubt) / busy).min(1.0) }
         } else {
-            ToCome { rate, waits: (waits / busy).min(1.0) }
+            ToCome { rate: seen * bursts, waits: (waits / busy).min(1.0) }
         }
     }
 }
@@ -151,7 +151,8 @@ fn doubt_of(waits: f64, requests: f64) -> f64 {
 struct ToCome {
     /// Requests in a nanosecond; of bursts, as many as would let as many requests wait.
     rate: f64,
-    /// The part of requests that wait, of those that would if they came independently.
+    /// The share of requests that wait, divided by the share that would wait if requests came
+    /// independently. At most 1.
     waits: f64,
 }
 
@@ -231,7 +232,7 @@ impl Queueing {
 
 /// The time for which one of 100 requests waits, in means of what a request takes. `busy` is the
 /// part of the time in which one is served, `variance` that of their times over the square of the
-/// mean, and `waits` the part that waits of those that would if they came independently.
+/// mean, and `waits` that of [`ToCome`].
 fn tail(busy: f64, variance: f64, waits: f64) -> f64 {
     /// What a gamma distribution can have. Requests of one length have none.
     const LEAST_VARIANCE: f64 = 1e-4;
@@ -298,7 +299,8 @@ mod tests {
             check(Some(tail(busy, 1.0, 1.0)), (100.0 * busy).ln() / (1.0 - busy));
         }
         check(Some(tail(0.0, 1.0, 1.0)), 0.0);
-        // One request of 100 is a hundred times as long as the others (simulated: 42.6 and 49).
+        // One request of 100 takes a hundred times as long as each other one. A simulation of the
+        // queue gave waits of 42.6 and 49.
         for (busy, least, most) in [(0.1, 30.0, 50.0), (0.2, 40.0, 60.0)] {
             let wait = tail(busy, 24.5, 1.0);
             assert!((least..most).contains(&wait), "{wait}");

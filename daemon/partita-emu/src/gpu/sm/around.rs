@@ -1,6 +1,6 @@
 //! What surrounds an SM in its turn, and what it reports.
 
-use super::replay::Tape;
+use super::tape::Tape;
 use crate::exec::scratch::Scratch;
 use crate::gpu::ahead::Helpers;
 use crate::gpu::grid::Grid;

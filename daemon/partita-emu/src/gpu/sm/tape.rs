@@ -1,7 +1,8 @@
-//! CTAs that have run ahead of their turn: what is written down of them, and their turns.
+//! The tape of a CTA that ran ahead of its turn ([`crate::gpu`], `ahead.rs`), and its turns.
 //!
-//! A CTA that ran ahead takes the same turns as one that runs in them, so simulated times are the
-//! same. Its stores take effect in its last turn.
+//! A tape has the CTA's turns and its stores. Playing it takes the same turns as executing the CTA,
+//! so simulated times are the same. The stores take effect in the last turn. A tape is played as a
+//! whole or not at all, and nothing here executes an instruction.
 
 use super::{Sm, Surroundings};
 use crate::counters::add_run;
