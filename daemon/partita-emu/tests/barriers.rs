@@ -238,3 +238,79 @@ fn several_barriers_without_a_count_await_whoever_has_not_exited() {
         check(&body, |thread| if thread < 80 { thread } else { 0 });
     }
 }
+
+/// Pairs of warps vote at barriers of their own, in rounds and at different times: `contain` adds
+/// up their votes.
+#[test]
+fn pairs_of_warps_vote() {
+    for vote in [
+        "bar.red.popc.u32 %r7, %r4, 64, %p1;",
+        "barrier.red.popc.aligned.u32 %r7, %r4, 64, %p1;",
+        "barrier.red.popc.u32 %r7, %r4, 64, %p1;",
+        "bar.red.and.pred %p2, %r4, 64, %p1;\nselp.u32 %r7, 64, 0, %p2;",
+        "barrier.red.or.pred %p2, %r4, 64, !%p1;\nselp.u32 %r7, 0, 64, %p2;",
+    ] {
+        // In round k of its pair a thread votes yes if its number in the pair is below 7 k.
+        let body = format!(
+            "shr.u32 %r4, %w, 1;\nadd.u32 %r4, %r4, 1;\nand.b32 %r8, %t, 63;\nmov.u32 %r5, \
+             0;\nmov.u32 %r6, 0;\n$round:\nLATE mul.lo.u32 %r9, %r6, 7;\nadd.u32 %r9, %r9, \
+             %r4;\nsetp.lt.u32 %p1, %r8, %r9;\n{vote}\nadd.u32 %r5, %r5, %r7;\nadd.u32 %r6, \
+             %r6, 1;\nsetp.lt.u32 %p3, %r6, 12;\n@%p3 bra $round;\nst.global.u32 [%x1], %r5;"
+        );
+        check(&body, |thread| {
+            let pair = thread / 64 + 1;
+            let yes = (0..12).map(|round| (7 * round + pair).min(64));
+            if vote.contains("popc") { yes.sum() } else { yes.filter(|yes| *yes == 64).sum() }
+        });
+    }
+}
+
+/// Barriers in a function, for which its kernel clears the words.
+#[test]
+fn a_function_has_barriers() {
+    let function = ".func meet(.reg .b32 %of, .reg .b32 %at)\n{\nbar.sync %at, 64;\nbarrier.sync \
+        %at, 64;\nret;\n}\n.visible .entry test";
+    let body = exchange("shr.u32 %r4, %w, 1;\ncall meet, (%w, %r4);", "32");
+    let written = kernel(&body).replace(".visible .entry test", function);
+    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
+    for ptx in [written, partita_ptx::print(&contained)] {
+        check_text(&ptx, |thread| thread ^ 32);
+    }
+}
+
+/// A constant may be the vote.
+#[test]
+fn constants_are_votes() {
+    for (vote, yes) in [("1", THREADS), ("0", 0)] {
+        for wait in ["bar.red.popc.u32", "barrier.red.popc.u32"] {
+            let body = format!("{wait} %r3, 2, 128, {vote};\nst.global.u32 [%x1], %r3;");
+            check(&body, |_| yes);
+        }
+    }
+}
+
+/// Threads of a warp come to a barrier at different times and from different places, and some
+/// leave without coming.
+#[test]
+fn threads_of_a_warp_come_apart() {
+    // Odd threads are late, and come from elsewhere; every third one has left.
+    let places = "rem.u32 %r1, %t, 3;\nsetp.eq.u32 %p1, %r1, 0;\n@%p1 exit;\nst.shared.u32 \
+        [%mine], %t;\nand.b32 %r1, %t, 1;\nsetp.eq.u32 %p2, %r1, 1;\n@%p2 bra $odd;\nFIRST\nbra \
+        $met;\n$odd:\nLATE SECOND\n$met:\nxor.b32 %r1, %t, 64;\nmov.u32 %r2, \
+        words;\nmad.lo.u32 %r2, %r1, 4, %r2;\nld.shared.u32 %r3, [%r2];\nxor.b32 %r1, %t, \
+        64;\nrem.u32 %r1, %r1, 3;\nsetp.ne.u32 %p4, %r1, 0;\n@%p4 st.global.u32 [%x1], %r3;";
+    // A thread whose opposite has left has nothing to read.
+    let wanted = |thread: u32| match thread % 3 {
+        0 => None,
+        _ if (thread ^ 64) % 3 == 0 => None,
+        _ => Some(thread ^ 64),
+    };
+    for wait in ["barrier.sync 3;", "barrier.sync 3, 128;", "barrier.red.popc.u32 %r5, 3, %p2;"] {
+        let body = places.replace("FIRST", wait).replace("SECOND", wait);
+        // Another barrier, so that `contain` polls those without a count.
+        let body = format!("barrier.sync 1;\n{body}");
+        check(&body, |thread| wanted(thread).unwrap_or(0));
+        let contained = partita_ptx::contain(&partita_ptx::parse(&kernel(&body)).unwrap()).module;
+        assert!(!partita_ptx::print(&contained).contains(wait));
+    }
+}

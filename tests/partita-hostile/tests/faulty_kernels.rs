@@ -35,8 +35,9 @@ use std::time::{Duration, Instant};
 
 /// Seeds of a usual run: the first ones, and some that once reached the context.
 const USUAL: &str = "0-19,281,397,441,792,8426,8727";
-/// A fault that no seed chooses, and seeds of it in a usual run.
-const BY_NAME: (&str, std::ops::Range<u64>) = ("reductions, apart", 0..4);
+/// Faults that no seed chooses, with the seeds of each in a usual run.
+const BY_NAME: [&str; 3] = ["reductions, apart", "reductions, never full", "threads, apart"];
+const SEEDS_BY_NAME: std::ops::Range<u64> = 0..4;
 const SWITCHES: &str = "timing=off,cuda=13050,sticky-faults=on";
 const POLICY: &str = "[policy]\npartitioner = \"even\"\n";
 /// Another user than the daemon's, who may run no kernel without a fence.
@@ -241,8 +242,9 @@ fn choices() -> Vec<Choice> {
         first.parse::<u64>().unwrap()..=last.parse().unwrap()
     });
     let by_chance = seeds.map(|seed| Choice { seed, only: only.clone() });
-    let (name, seeds) = BY_NAME;
-    let by_name = seeds.map(|seed| Choice { seed, only: Some(name.to_owned()) });
+    let by_name = BY_NAME.into_iter().flat_map(|name| {
+        SEEDS_BY_NAME.map(move |seed| Choice { seed, only: Some(name.to_owned()) })
+    });
     by_chance.chain(by_name.filter(|_| is_usual)).collect()
 }
 

@@ -27,9 +27,10 @@
 mod accesses;
 mod arrays;
 mod barriers;
+mod code;
 mod lines;
+mod openings;
 mod places;
-mod reductions;
 mod shared;
 mod stack;
 mod values;

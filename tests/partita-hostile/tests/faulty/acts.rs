@@ -13,7 +13,7 @@ type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 35] = [
+const FAULTS: [Fault; 37] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -49,6 +49,8 @@ const FAULTS: [Fault; 35] = [
     ("division", 1, &[], |_, _| division()),
     ("malloc", 1, &[800], |_, index| malloc(index)),
     ("reductions, apart", 0, &[702], reductions_apart),
+    ("reductions, never full", 0, &[702], |random, _| reduction_never_full(random)),
+    ("threads, apart", 0, &[702], threads_apart),
 ];
 
 /// A fault, of this name if one is given.
@@ -454,6 +456,37 @@ fn reductions_apart(random: &mut Random, index: usize) -> String {
         "{votes}\tsetp.eq.u32 %p4, %w, 0;\n\t@%p4 bra $OTHER{index};\n\tbar.red.{how}.pred %p5, 0, \
          %p3;\n\tbra $VOTED{index};\n$OTHER{index}:\n\tbarrier.red.popc.aligned.u32 %v, 1, \
          %p3;\n$VOTED{index}:\n"
+    )
+}
+
+/// A reduction waits for one warp more than there is, in every warp or in every other one.
+fn reduction_never_full(random: &mut Random) -> String {
+    let how = random.one_of(&["bar.red.popc", "barrier.red.popc.aligned", "barrier.red.popc"]);
+    let who = random.one_of(&["", "\tand.b32 %w, %r2, 32;\n\tsetp.eq.u32 %p4, %w, 0;\n"]);
+    let guard = if who.is_empty() { "" } else { "@%p4 " };
+    format!(
+        "{who}\tshr.u32 %w, %r2, 5;\n\tand.b32 %w, %w, 7;\n\tmov.u32 %v, %ntid.x;\n\tmin.u32 \
+         %v, %v, 64;\n\tsetp.lt.u32 %p3, %r2, 3;\n\t{guard}{how}.u32 %u, %w, %v, %p3;\n"
+    )
+}
+
+/// Half of a warp waits at one barrier, and half at another one, or nowhere.
+fn threads_apart(random: &mut Random, index: usize) -> String {
+    let [one, other] = [(); 2].map(|()| {
+        random.one_of(&[
+            "barrier.sync 1;",
+            "barrier.sync 2;",
+            "barrier.sync 1, %v;",
+            "barrier.red.or.pred %p5, 3, %p4;",
+            "barrier.red.popc.u32 %u, 2, %v, %p4;",
+            "mov.u32 %u, 1;",
+        ])
+    });
+    let bit = random.one_of(&[1, 8, 16]);
+    format!(
+        "\tmov.u32 %v, %ntid.x;\n\tmin.u32 %v, %v, 64;\n\tand.b32 %w, %r2, {bit};\n\tsetp.eq.u32 \
+         %p4, %w, 0;\n\t@%p4 bra $ONE{index};\n\t{other}\n\tbra $BOTH{index};\n$ONE{index}:\n\
+         \t{one}\n$BOTH{index}:\n\tbarrier.sync 4;\n"
     )
 }
 

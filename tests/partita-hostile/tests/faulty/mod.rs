@@ -156,7 +156,7 @@ const TICKET_WORK: &str = "\
 fn guarded(random: &mut Random, index: usize, text: &str) -> String {
     // Where some lanes of a warp wait for others that wait elsewhere, nothing is contained. Lanes
     // that have exited are not awaited.
-    let of_warps = [".sync.aligned", "bar.sync %w, %v", "bar.red."];
+    let of_warps = [".sync.aligned", ".popc.aligned", "bar.sync %w, %v", "bar.red."];
     let is_of_warps = of_warps.iter().any(|sync| text.contains(sync));
     let kinds = if is_of_warps { [0, 5, 3, 4, 4] } else { [0, 1, 2, 3, 4] };
     match random.one_of(&kinds) {
