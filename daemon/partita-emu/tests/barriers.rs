@@ -281,7 +281,7 @@ fn a_function_has_barriers() {
 /// A constant may be the vote.
 #[test]
 fn constants_are_votes() {
-    for (vote, yes) in [("1", THREADS), ("0", 0)] {
+    for (vote, yes) in [("1", THREADS), ("0", 0), ("1U", THREADS)] {
         for wait in ["bar.red.popc.u32", "barrier.red.popc.u32"] {
             let body = format!("{wait} %r3, 2, 128, {vote};\nst.global.u32 [%x1], %r3;");
             check(&body, |_| yes);
@@ -302,7 +302,7 @@ fn threads_of_a_warp_come_apart() {
     // A thread whose opposite has left has nothing to read.
     let wanted = |thread: u32| match thread % 3 {
         0 => None,
-        _ if (thread ^ 64) % 3 == 0 => None,
+        _ if (thread ^ 64).is_multiple_of(3) => None,
         _ => Some(thread ^ 64),
     };
     for wait in ["barrier.sync 3;", "barrier.sync 3, 128;", "barrier.red.popc.u32 %r5, 3, %p2;"] {

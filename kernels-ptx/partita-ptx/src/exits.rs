@@ -6,6 +6,7 @@
 //! wait there for lanes that wait for their exit. Every branch to a `ret` therefore gets a copy of
 //! the code, and no two ways out share one.
 
+use crate::carry::emit;
 use crate::ir::{Body, Inst, Label, LabelId, Module, Op, Operand, Pos, Slice, Stmt, Symbol, Table};
 
 /// The code before a way out, and the way out itself.
@@ -14,16 +15,21 @@ pub(crate) trait Leave {
     fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>);
 }
 
-/// Returns the statements with every `ret` and `exit` replaced by what `leave` appends.
+/// The ways out of a kernel.
+pub(crate) const OF_KERNELS: &[Op] = &[Op::Ret, Op::Exit];
+/// The ways of a function that lead out of its kernel.
+pub(crate) const OF_FUNCTIONS: &[Op] = &[Op::Exit];
+
+/// Returns the statements with every one of the ways out replaced by what `leave` appends.
 pub(crate) fn split(
     module: &mut Module,
     body: &mut Body,
-    stmts: Vec<Stmt>,
+    (stmts, ways): (Vec<Stmt>, &'static [Op]),
     leave: &mut dyn Leave,
 ) -> Vec<Stmt> {
-    let returning = returning(module, body, &stmts);
+    let returning = returning(module, body, &stmts, ways);
     let indexed = indexed(body);
-    let mut split = Split { leave, out: Vec::with_capacity(stmts.len()), behind: Vec::new() };
+    let mut split = Split { leave, ways, out: Vec::with_capacity(stmts.len()), behind: Vec::new() };
     let mut falls = true;
     for stmt in stmts {
         match stmt {
@@ -39,7 +45,11 @@ pub(crate) fn split(
         }
     }
     if falls {
-        split.leave.leave(module, body, &mut split.out);
+        match ways == OF_KERNELS {
+            true => split.leave.leave(module, body, &mut split.out),
+            // Nothing may come behind a function's end but what is branched to.
+            false => emit(module, body, &mut split.out, "ret", &[]),
+        }
     }
     for label in std::mem::take(&mut split.behind) {
         split.out.push(Stmt::Label(label));
@@ -49,13 +59,13 @@ pub(crate) fn split(
 }
 
 /// Labels after which the code only leaves.
-fn returning(module: &Module, body: &Body, stmts: &[Stmt]) -> Vec<bool> {
+fn returning(module: &Module, body: &Body, stmts: &[Stmt], ways: &[Op]) -> Vec<bool> {
     let mut returning = vec![false; body.labels.len()];
-    let mut leaves = true;
+    let mut leaves = ways.contains(&Op::Ret);
     for stmt in stmts.iter().rev() {
         match stmt {
             Stmt::Inst(inst) => {
-                leaves = inst.guard.is_none() && matches!(module.form(inst).op, Op::Ret | Op::Exit);
+                leaves = inst.guard.is_none() && ways.contains(&module.form(inst).op);
             }
             Stmt::Label(label) => returning[label.0 as usize] = leaves,
             Stmt::Table(_) => leaves = false,
@@ -82,6 +92,7 @@ fn indexed(body: &Body) -> Vec<bool> {
 
 struct Split<'a> {
     leave: &'a mut dyn Leave,
+    ways: &'static [Op],
     out: Vec<Stmt>,
     /// Labels of blocks that come last.
     behind: Vec<LabelId>,
@@ -98,8 +109,10 @@ impl Split<'_> {
     ) -> bool {
         let guarded = inst.guard.is_some();
         match module.form(&inst).op {
-            Op::Ret | Op::Exit if !guarded => self.leave.leave(module, body, &mut self.out),
-            Op::Ret | Op::Exit => {
+            op if self.ways.contains(&op) && !guarded => {
+                self.leave.leave(module, body, &mut self.out);
+            }
+            op if self.ways.contains(&op) => {
                 let form = module.forms.intern("bra", &mut module.names);
                 let operands = self.way_out(module, body);
                 self.out.push(Stmt::Inst(Inst { form, operands, ..inst }));
@@ -108,7 +121,7 @@ impl Split<'_> {
                 let operands = self.way_out(module, body);
                 self.out.push(Stmt::Inst(Inst { operands, ..inst }));
             }
-            Op::Bra | Op::Brx | Op::Trap => self.out.push(Stmt::Inst(inst)),
+            Op::Bra | Op::Brx | Op::Trap | Op::Ret => self.out.push(Stmt::Inst(inst)),
             _ => {
                 self.out.push(Stmt::Inst(inst));
                 return true;

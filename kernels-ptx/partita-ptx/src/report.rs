@@ -325,6 +325,9 @@ pub enum Reason {
         /// The function.
         function: String,
     },
+    /// Contain: a barrier that stays the hardware's, at which threads may wait for each other.
+    #[error("its threads may wait for ever at a barrier: guards need PTX 6.3 for sm_70 or later")]
+    EndlessBarriers,
     /// Fence: a function of the driver's that reads or writes memory by itself.
     #[error("`{function}` is the driver's, and what it reaches cannot be forced into a window")]
     DriverFunction {

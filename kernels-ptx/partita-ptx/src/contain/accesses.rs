@@ -77,7 +77,7 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
 /// number, and the number of threads.
 pub(super) fn barrier(module: &Module, body: &Body, inst: &Inst) -> [Option<Operand>; 2] {
     let [number, count] = module.form(inst).barrier_operands(body.operands(inst.operands));
-    [number.filter(|number| matches!(number, Operand::Reg(_))), count]
+    [number.filter(|number| !matches!(number, Operand::Int(_) | Operand::Uint(_))), count]
 }
 
 /// The variable that an address names.

@@ -2,8 +2,8 @@
 //!
 //! A barrier that counts its threads (`bar.sync 1, 64`) is never passed where a thread leaves
 //! before it, or where the program's counts do not fit. The GPU then runs the CTA for ever. Words
-//! of shared memory therefore stand for each such barrier ([`openings`]). The threads that wait
-//! read a word in a loop, in which [`mod@crate::cancel`] looks at the abort flag.
+//! of shared memory therefore stand for each such barrier ([`super::openings`]). The threads that
+//! wait read a word in a loop, in which [`mod@crate::cancel`] looks at the abort flag.
 //!
 //! A barrier without a count waits for the CTA's threads that have not exited. It opens when the
 //! others exit, so it stays the hardware's where threads can wait at one such barrier only. Else it
@@ -12,22 +12,29 @@
 //! The threads of a warp come together at an aligned barrier, where one lane comes for all. At
 //! another one (`barrier.sync`) a warp comes when the last of its threads does.
 //!
-//! All barriers stay the hardware's below `sm_70` and PTX 6.3, which has `nanosleep`.
+//! All barriers stay the hardware's below `sm_70` and PTX 6.3, which has `nanosleep`
+//! ([`endless_barriers`]).
 
 use std::collections::BTreeSet;
 
+use crate::exits::{self, Leave};
 use crate::ir::{
     Body, Dim, FuncId, Guard, Inst, Item, Linkage, Mod, Module, Op, Operand, Pos, Space, Stmt,
-    Type, VarId, Variable, Version,
+    Symbol, Type, VarId, Variable, Version,
 };
 use crate::kernels::Calls;
+use crate::report::Reason;
 
 use super::code::Code;
-use super::falls_off;
 use super::openings::{Barrier, Needs, Reduction, Regs};
 
 /// The words of the barriers, as the pass names them.
 const WORDS: &str = "pw_barriers";
+/// Bytes of a line of shared memory, one word of each bank.
+const LINE_BYTES: u64 = 128;
+/// Bytes after which the pattern of a swizzle repeats (PTX ISA, "Asynchronous Warpgroup Level
+/// Matrix Shared Memory Layout").
+const SWIZZLE_BYTES: u64 = 1024;
 
 /// The barrier of an instruction. A reduction of which not everything is known has none.
 fn barrier(module: &Module, body: &Body, inst: &Inst) -> Option<Barrier> {
@@ -70,11 +77,8 @@ struct Plan {
 }
 
 impl Plan {
-    /// `None` where no barrier changes.
+    /// `None` where threads cannot wait for one another.
     fn of(module: &Module) -> Option<Plan> {
-        if module.sm()? < 70 || module.version < (Version { major: 6, minor: 3 }) {
-            return None;
-        }
         let number = |(_, barrier): (usize, Barrier)| match barrier.number {
             Operand::Int(number) | Operand::Uint(number) => Some(number),
             _ => None,
@@ -99,14 +103,49 @@ impl Plan {
         (wholes || !counted.is_empty()).then_some(plan)
     }
 
+    /// Whether the module can have loops for barriers.
+    fn is_possible(module: &Module) -> bool {
+        let is_new = module.version >= Version { major: 6, minor: 3 };
+        is_new && module.sm().is_some_and(|sm| sm >= 70)
+    }
+
     fn polls(&self, barrier: &Barrier) -> bool {
         barrier.count.is_some() || self.wholes
     }
 }
 
+/// Why threads of kernels that reach these functions may wait at barriers for ever: the module is
+/// too old for loops.
+#[must_use]
+pub fn endless_barriers(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
+    if Plan::is_possible(module) {
+        return None;
+    }
+    let plan = Plan::of(module)?;
+    let polled = barriers(module).filter(|(_, barrier)| plan.polls(barrier));
+    let mut polled = polled.filter_map(|(index, _)| u32::try_from(index).ok().map(FuncId));
+    polled.any(|id| functions.contains(&id)).then_some(Reason::EndlessBarriers)
+}
+
+/// The shared memory that the words of a kernel's barriers take, in bytes.
+#[must_use]
+pub fn barrier_bytes(module: &Module, kernel: FuncId) -> u64 {
+    let Some(body) = &module.func(kernel).body else { return 0 };
+    let words = body.operands.iter().find_map(|operand| match *operand {
+        Operand::Symbol(Symbol::Var(id), _) => {
+            let var = module.var(id);
+            let is_own = var.pos == Pos::default() && var.linkage == Linkage::Private;
+            (is_own && module.text(var.name).starts_with(WORDS)).then_some(var)
+        }
+        _ => None,
+    });
+    words.and_then(Variable::bytes).unwrap_or(0)
+}
+
 /// Makes loops of barriers.
 pub(super) fn poll(module: &mut Module) {
-    let Some(plan) = Plan::of(module) else { return };
+    let plan = Plan::of(module).filter(|_| Plan::is_possible(module));
+    let Some(plan) = plan else { return };
     let polling: BTreeSet<FuncId> = barriers(module)
         .filter(|(_, barrier)| plan.polls(barrier))
         .map(|(index, _)| FuncId(u32::try_from(index).expect("fewer than source bytes")))
@@ -138,6 +177,15 @@ pub(super) fn poll(module: &mut Module) {
 /// Declares the words.
 fn words(module: &mut Module, plan: &Plan) -> VarId {
     let name = module.names.fresh(WORDS);
+    // Dynamic shared memory begins behind the words, where programs expect lines of all banks and,
+    // for tensor copies and swizzles, patterns of swizzles to begin.
+    let is_dynamic = |var: &Variable| var.space.is_shared() && var.linkage == Linkage::Extern;
+    let bytes = u64::from(plan.needs.bytes());
+    let bytes = match module.vars.iter().any(is_dynamic) {
+        true if module.sm().is_some_and(|sm| sm >= 90) => bytes.next_multiple_of(SWIZZLE_BYTES),
+        true => bytes.next_multiple_of(LINE_BYTES),
+        false => bytes,
+    };
     let words = module.add_var(Variable {
         name,
         space: Space::Shared,
@@ -146,7 +194,7 @@ fn words(module: &mut Module, plan: &Plan) -> VarId {
         align: Some(16),
         vector: 1,
         ty: Type::B8,
-        dims: vec![Dim::Count(plan.needs.bytes().into())],
+        dims: vec![Dim::Count(bytes)],
         pointer: None,
         attribute: None,
         init: None,
@@ -155,6 +203,20 @@ fn words(module: &mut Module, plan: &Plan) -> VarId {
     let first = module.items.iter().position(|item| matches!(item, Item::Function(_)));
     module.items.insert(first.unwrap_or(0), Item::Variable(words));
     words
+}
+
+/// Tells of a thread's exit, and exits.
+struct Tells<'a> {
+    regs: &'a Regs,
+    ways: &'static [Op],
+}
+
+impl Leave for Tells<'_> {
+    fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+        let mut code = Code { module, body, out };
+        self.regs.exit(&mut code);
+        code.say(if self.ways == exits::OF_KERNELS { "ret" } else { "exit" }, &[]);
+    }
 }
 
 struct Poller<'a> {
@@ -166,19 +228,15 @@ struct Poller<'a> {
 
 impl Poller<'_> {
     fn body(&self, module: &mut Module, body: &mut Body) {
-        let exits = |inst: &Inst| {
-            let op = module.form(inst).op;
-            op == Op::Exit || (self.begins && op == Op::Ret)
-        };
-        let told = self.plan.wholes || self.plan.needs.apart;
-        // What a statement needs: a barrier that is polled, or word of an exit.
+        let ways = if self.begins { exits::OF_KERNELS } else { exits::OF_FUNCTIONS };
+        let leaves = body.insts().any(|(_, inst)| ways.contains(&module.form(inst).op));
+        let tells = (self.plan.wholes || self.plan.needs.apart) && (leaves || self.begins);
         let site = |(at, inst): (usize, &Inst)| {
             let barrier = barrier(module, body, inst);
-            let polled = barrier.filter(|barrier| self.plan.polls(barrier));
-            (polled.is_some() || told && exits(inst)).then_some((at, polled))
+            Some((at, barrier.filter(|barrier| self.plan.polls(barrier))?))
         };
-        let sites: Vec<(usize, Option<Barrier>)> = body.insts().filter_map(site).collect();
-        if sites.is_empty() && !self.begins {
+        let sites: Vec<(usize, Barrier)> = body.insts().filter_map(site).collect();
+        if sites.is_empty() && !self.begins && !tells {
             return;
         }
         let stmts = std::mem::take(&mut body.stmts);
@@ -189,20 +247,16 @@ impl Poller<'_> {
         let mut sites = sites.into_iter().peekable();
         for (index, stmt) in stmts.into_iter().enumerate() {
             match (stmt, sites.next_if(|(at, _)| *at == index)) {
-                (Stmt::Inst(inst), Some((_, Some(barrier)))) => {
+                (Stmt::Inst(inst), Some((_, barrier))) => {
                     Self::barrier(&mut code, &regs, &inst, &barrier);
-                }
-                (Stmt::Inst(inst), Some((_, None))) => {
-                    regs.exit(&mut code, inst.guard);
-                    code.out.push(Stmt::Inst(inst));
                 }
                 (stmt, _) => code.out.push(stmt),
             }
         }
-        if told && self.begins && falls_off(code.module, code.out) {
-            regs.exit(&mut code, None);
-        }
-        body.stmts = out;
+        body.stmts = match tells {
+            true => exits::split(module, body, (out, ways), &mut Tells { regs: &regs, ways }),
+            false => out,
+        };
     }
 
     fn barrier(code: &mut Code<'_>, regs: &Regs, inst: &Inst, barrier: &Barrier) {
@@ -212,5 +266,31 @@ impl Poller<'_> {
         }
         regs.pass(code, barrier, inst.pos);
         code.place(past);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::endless_barriers;
+    use crate::report::Reason;
+    use std::collections::BTreeSet;
+
+    fn of(head: &str, barriers: &str) -> Option<Reason> {
+        let source =
+            format!("{head}\n.address_size 64\n.visible .entry k()\n{{\n{barriers}\nret;\n}}\n");
+        let module = crate::parse(&source).unwrap();
+        let reached: BTreeSet<_> = module.kernels().iter().map(|kernel| kernel.func).collect();
+        endless_barriers(&module, &reached)
+    }
+
+    #[test]
+    fn old_modules_with_counted_barriers_are_named() {
+        let old = [".version 6.0\n.target sm_70", ".version 8.0\n.target sm_60"];
+        for head in old {
+            assert!(of(head, "bar.sync 1, 64;").is_some());
+            assert!(of(head, "bar.sync 0;\nbar.sync 1;").is_some());
+            assert!(of(head, "bar.sync 0;\nbar.sync 0;").is_none());
+        }
+        assert!(of(".version 6.3\n.target sm_70", "bar.sync 1, 64;").is_none());
     }
 }

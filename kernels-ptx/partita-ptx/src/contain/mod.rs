@@ -35,6 +35,7 @@ mod shared;
 mod stack;
 mod values;
 
+pub use barriers::{barrier_bytes, endless_barriers};
 pub use stack::unbounded_stack;
 
 use crate::analysis::Cfg;

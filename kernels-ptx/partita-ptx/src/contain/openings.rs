@@ -103,8 +103,7 @@ impl Reduction {
             () if form.has(Mod::And) => How::All,
             () => return None,
         };
-        let is_known = matches!(vote, Operand::Int(_) | Operand::Reg(_) | Operand::Not(_));
-        is_known.then_some(Reduction { result, vote, how })
+        Some(Reduction { result, vote, how })
     }
 }
 
@@ -252,16 +251,10 @@ impl Regs {
     }
 
     /// What a thread does before it exits.
-    pub(super) fn exit(&self, code: &mut Code<'_>, own: Option<Guard>) {
-        let mut tell = |text: &str, operands: [Operand; 2]| {
-            code.say(text, &operands);
-            if let Some(own) = own {
-                code.only(own);
-            }
-        };
-        tell("red.shared.add.u32", [self.of_cta(EXITS), int(1)]);
+    pub(super) fn exit(&self, code: &mut Code<'_>) {
+        code.say("red.shared.add.u32", &[self.of_cta(EXITS), int(1)]);
         if self.needs.apart {
-            tell("red.shared.or.b32", [self.of_warp(GONE), Operand::Reg(self.lane)]);
+            code.say("red.shared.or.b32", &[self.of_warp(GONE), Operand::Reg(self.lane)]);
         }
     }
 
@@ -272,6 +265,7 @@ impl Regs {
         self.find_limit(code, barrier);
         code.say("mov.u32", &[cell, self.first_word()]);
         code.say("mov.u32", &[new, barrier.number]);
+        code.say("and.b32", &[new, new, int(u64::from(BARRIERS) - 1)]);
         code.say("shl.b32", &[new, new, int(3)]);
         code.say("add.u32", &[cell, cell, new]);
         // Every thread has read the turns before its warp comes.
@@ -462,6 +456,7 @@ impl Regs {
     fn open_for_the_rest(&self, code: &mut Code<'_>, barrier: &Barrier) {
         let [limit, count, new] = [self.limit, self.count, self.new].map(Operand::Reg);
         let [seen, got, is] = [self.seen, self.got, self.is].map(Operand::Reg);
+        let [mask, old] = [self.mask, self.old].map(Operand::Reg);
         let shut = code.label();
         code.say("ld.volatile.shared.u32", &[new, self.of_cta(EXITS)]);
         code.say("sub.u32", &[new, Operand::Reg(self.threads), new]);
@@ -471,7 +466,9 @@ impl Regs {
         code.say("mov.u32", &[limit, new]);
         self.read_cell(code);
         code.say("shr.u32", &[new, count, int(COUNT)]);
-        code.say("setp.ne.u32", &[is, new, int(0)]);
+        // The barrier may have opened meanwhile, and others wait there now.
+        code.say("and.b32", &[old, mask, Operand::Reg(self.warp)]);
+        code.say("setp.ne.u32", &[is, old, int(0)]);
         code.say("setp.ge.and.u32", &[is, new, limit, is]);
         code.go_if(unless(self.is), shut);
         code.say("atom.shared.cas.b64", &[got, self.the_cell(), seen, int(0)]);

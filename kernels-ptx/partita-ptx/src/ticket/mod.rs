@@ -136,7 +136,7 @@ impl Frame {
         let slot = self.graft.var(&grafted, "slot");
         let left = self.leave.put_into(module, &mut body, &[("control", control), ("slot", slot)]);
         let mut leaves = Leaves { graft: &self.leave, grafted: left, facts };
-        let stmts = exits::split(module, &mut body, stmts, &mut leaves);
+        let stmts = exits::split(module, &mut body, (stmts, exits::OF_KERNELS), &mut leaves);
         let grid = match facts.clusters {
             false => Grid::of_kernel(&self.graft, &grafted),
             true => Grid::of_clusters(&self.graft, &grafted),

@@ -189,6 +189,22 @@ impl Checker<'_, '_> {
     /// The number of a barrier of the CTA and the number of threads are numbers of 32 bits, also
     /// where the instruction has words that are not known: guards compare them.
     fn barrier(&mut self, form: &Form, operands: &[Operand]) {
+        let [number, _] = form.barrier_operands(operands);
+        if let Some(Operand::Int(number) | Operand::Uint(number)) = number
+            && number > 15
+        {
+            self.error(format!("there is no barrier {number}: a CTA has 0 to 15"));
+        }
+        if let (true, Some(_), Some(vote)) = (form.has(Mod::Red), number, operands.last()) {
+            let is_vote = match *vote {
+                Operand::Reg(reg) | Operand::Not(reg) => self.body.reg(reg).ty == Type::Pred,
+                Operand::Symbol(Symbol::Unresolved(_), _) => true,
+                constant => matches!(constant, Operand::Int(_) | Operand::Uint(_)),
+            };
+            if !is_vote {
+                self.error(format!("`{}` ends with a predicate", self.spelling));
+            }
+        }
         for operand in form.barrier_operands(operands).into_iter().flatten() {
             match operand {
                 Operand::Reg(_) | Operand::Special(..) => self.bits(&operand, 32, Fit::Exact),
