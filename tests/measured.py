@@ -2,10 +2,11 @@
 """Runs test binaries: measures every test, and ends a binary that hangs.
 
   tests/measured.py BINARY [ARGUMENT…]   runs a test binary, as Cargo asks its runner to
-  tests/measured.py --all [--alone NAME]…
+  tests/measured.py --all [--alone NAME[=THREADS]]…
                                          runs all binaries that `cargo test --no-run --message-format=json`
                                          names on stdin, two at once; after them, one at a time, those
-                                         named PACKAGE::TARGET, whose tests need the machine for themselves
+                                         named PACKAGE::TARGET, whose tests need the machine for
+                                         themselves, with this number of tests at once
   tests/measured.py --report             prints the ten slowest tests, then those that failed
 
 Records go to the file that PARTITA_TEST_RECORD names, one JSON object a line. The binary's output passes
@@ -143,17 +144,18 @@ def targets(lines):
 
 def run_all(arguments):
     """Runs the binaries that stdin names; returns whether all passed."""
-    alone = [name for option, name in zip(arguments[::2], arguments[1::2]) if option == "--alone"]
+    asked = [name.partition("=") for option, name in zip(arguments[::2], arguments[1::2]) if option == "--alone"]
+    alone = {name: ["--test-threads", number] if number else [] for name, _, number in asked}
     found = list(targets(sys.stdin))
     if not found:
         sys.exit("tests/measured.py: stdin names no test binary")
-    if unknown := set(alone) - {name for *_, name in found}:
+    if unknown := alone.keys() - {name for *_, name in found}:
         sys.exit(f"tests/measured.py: there is no test binary {', '.join(sorted(unknown))}")
     printing = threading.Lock()
 
     def one(target):
         environment, folder, binary, name = target
-        command = [sys.executable, os.path.abspath(__file__), binary]
+        command = [sys.executable, os.path.abspath(__file__), binary, *alone.get(name, [])]
         done = subprocess.run(command, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
         with printing:
             print(f"\n     Running {name} ({binary})", flush=True)
@@ -199,7 +201,7 @@ def main():
         case [program, *arguments]:
             os.execv(program, [program, *arguments])
         case _:
-            sys.exit("usage: tests/measured.py BINARY [ARGUMENT…] | --all [--alone NAME]… | --report")
+            sys.exit("usage: tests/measured.py BINARY [ARGUMENT…] | --all [--alone NAME[=THREADS]]… | --report")
 
 
 main()
