@@ -157,11 +157,14 @@ built="${CARGO_TARGET_DIR:-target}/debug"
 # Both wait most of the time.
 tests/container.sh "$built" target/pages >target/container.log 2>&1 &
 container=$!
+# An interrupt does not reach what runs behind.
+trap 'kill "$container" 2>/dev/null; wait "$container"' EXIT
 tests/podman.sh "$built" target/poly || code=$?
 tests/images.sh "$built" target/pages "$PARTITA_NVCC" || code=$?
 tests/hooks.sh "$built" target/poly || code=$?
 tests/slurm.sh "$built" target/pages target/poly || code=$?
 wait "$container" || code=$?
+trap - EXIT
 cat target/container.log
 step "durations"
 tests/measured.py --report

@@ -278,6 +278,23 @@ fn a_function_has_barriers() {
     }
 }
 
+/// Threads leave in a function: the others do not wait for them.
+#[test]
+fn threads_exit_in_a_function() {
+    let function = ".func leave(.reg .b32 %of, .reg .b32 %from)\n{\n.reg .pred %go;\nsetp.ge.u32 \
+        %go, %of, %from;\n@%go exit;\nsetp.eq.u32 %go, %of, 7;\n@%go bra \
+        $out;\nret;\n$out:\nexit;\n}\n.visible .entry test";
+    let body = "call leave, (%t, 80);\nst.shared.u32 [%mine], %t;\nbar.sync 0;\nbarrier.sync \
+        1;\nmov.u32 %r2, words;\nsub.u32 %r1, 79, %t;\nmad.lo.u32 %r2, %r1, 4, %r2;\nld.shared.u32 \
+        %r3, [%r2];\nsetp.eq.u32 %p4, %r1, 7;\n@%p4 mov.u32 %r3, 7;\nbar.red.popc.u32 %r4, 2, \
+        %p4;\nadd.u32 %r3, %r3, %r4;\nst.global.u32 [%x1], %r3;";
+    let written = kernel(body).replace(".visible .entry test", function);
+    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
+    for ptx in [written, partita_ptx::print(&contained)] {
+        check_text(&ptx, |thread| if thread < 80 && thread != 7 { 80 - thread } else { 0 });
+    }
+}
+
 /// A constant may be the vote.
 #[test]
 fn constants_are_votes() {

@@ -2,9 +2,14 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
+use partita_device::{
+    Activity, AddressRange, Device as _, Event, GridSpec, Horizon, Outcome, Work,
+};
 use partita_emu::direct::{Argument, DirectError, Form, Prepared, Run, prepare};
-use partita_emu::{MemoryCheck, Options, Spec, Timing};
-use partita_model::{Dim3, GridCounters, SmSet};
+use partita_emu::{EmulatedGpu, MemoryCheck, Options, Spec, Timing};
+use partita_model::{
+    DeviceAddress, Dim3, GridCounters, ModuleId, OperationId, SmSet, StreamId, WindowId,
+};
 
 const THREADS: [u16; 2] = [2, 5];
 
@@ -239,4 +244,140 @@ const REDUCE: &str = include_str!("ptx/reduce.ptx");
 fn what_ctas_say_to_each_other_keeps_them_in_their_turns() {
     let arguments = vec![words(0..10_000), words([0, 0].into_iter()), word(10_000)];
     compare("global atomics", &job(REDUCE, "reduce", 37, 256, arguments), false);
+}
+
+const BYTES: u64 = 8 << 20;
+
+/// A device with windows that have a stream each, and one buffer of [`BYTES`].
+struct Served {
+    gpu: EmulatedGpu,
+    operations: u64,
+    faults: u64,
+}
+
+impl Served {
+    fn new(helpers: u16) -> Served {
+        let options = Options { timing: Timing::Off, seed: 5, helpers, ..Options::default() };
+        let options = Options { memcheck: MemoryCheck::Exact, ..options };
+        let gpu = EmulatedGpu::new(Spec::named("cd-search-24").unwrap(), options);
+        Served { gpu, operations: 0, faults: 0 }
+    }
+
+    /// A window, and where its buffer begins.
+    fn window(&mut self, window: u64) -> u64 {
+        let base = self.gpu.reserve(WindowId(window), BYTES).unwrap();
+        let buffer = AddressRange { start: base, bytes: BYTES };
+        self.gpu.allocate(WindowId(window), buffer).unwrap();
+        let words = (0..u32::try_from(BYTES / 4).unwrap()).map(|i| i.wrapping_mul(2_654_435_761));
+        let bytes: Vec<u8> = words.flat_map(|word| (word >> 9).to_le_bytes()).collect();
+        self.gpu.poke(base, &bytes).unwrap();
+        self.gpu.create_stream(StreamId(window)).unwrap();
+        base.0
+    }
+
+    fn launch(&mut self, window: u64, base: u64, kernel: &str, params: &[u64]) {
+        self.operations += 1;
+        let launch = GridSpec {
+            cooperative: false,
+            cluster: Dim3::linear(1),
+            module: ModuleId(window),
+            kernel: kernel.into(),
+            grid: Dim3::linear(90),
+            block: Dim3::linear(256),
+            dynamic_shared: 0,
+            params: params.iter().flat_map(|word| word.to_le_bytes()).collect(),
+            access: vec![AddressRange { start: DeviceAddress(base), bytes: BYTES }],
+        };
+        let operation = OperationId(self.operations);
+        self.gpu.enqueue(StreamId(window), operation, Work::Launch(launch)).unwrap();
+    }
+
+    fn settle(&mut self) {
+        let far = Horizon { until: None, warp_instructions: u64::MAX };
+        let mut events = Vec::new();
+        while self.gpu.poll(far, &mut events) != Activity::Idle {}
+        let faults =
+            |event: &&Event| matches!(event, Event::Done { outcome: Outcome::Fault(_), .. });
+        self.faults += events.iter().filter(faults).count() as u64;
+    }
+
+    fn load(&mut self, window: u64, ptx: &str) {
+        self.gpu.load_module(ModuleId(window), WindowId(window), ptx.into()).unwrap();
+        self.settle();
+    }
+
+    /// What is in memory, and how many launches failed.
+    fn left(&self) -> (u64, u64) {
+        (self.gpu.memory_digest(None), self.faults)
+    }
+}
+
+/// Plays on one thread and on several; returns how many CTAs ran ahead on the most threads.
+fn compare_served(play: impl Fn(&mut Served)) -> u64 {
+    let mut one = Served::new(0);
+    play(&mut one);
+    let mut ahead = 0;
+    for threads in THREADS {
+        let mut several = Served::new(threads - 1);
+        play(&mut several);
+        assert_eq!(several.left(), one.left(), "{threads} threads");
+        ahead = several.gpu.ctas_ahead();
+    }
+    ahead
+}
+
+#[test]
+fn a_module_takes_the_place_of_another() {
+    let ahead = compare_served(|served| {
+        let base = served.window(1);
+        for round in 0..4 {
+            // Only the first of two may run ahead. They have one name, and lie where the other lay.
+            served.load(1, &count(round % 2 == 1));
+            for _ in 0..2 {
+                served.launch(1, base, "count", &[base, base + (4 << 20), base + (5 << 20)]);
+                served.settle();
+            }
+            served.gpu.unload_module(ModuleId(1)).unwrap();
+        }
+    });
+    assert!(ahead > 1, "{ahead} CTAs ran ahead");
+}
+
+#[test]
+fn windows_are_served_at_once() {
+    let ahead = compare_served(|served| {
+        let bases = [1, 2, 3].map(|window| served.window(window));
+        for (window, ptx) in [(1, TALK), (2, COLLATZ), (3, &count(false))] {
+            served.load(window, ptx);
+        }
+        let [talk, collatz, counts] = bases;
+        for _ in 0..3 {
+            served.launch(1, talk, "talk", &[talk, talk + (1 << 20)]);
+            served.launch(2, collatz, "collatz", &[collatz, 23_000]);
+            served.launch(3, counts, "count", &[counts, counts + (4 << 20), counts + (5 << 20)]);
+        }
+        served.settle();
+    });
+    assert!(ahead > 1, "{ahead} CTAs ran ahead");
+}
+
+/// What a launch stored before its fault may differ from thread number to thread number, and what
+/// comes after it may not: the memory of others, and of launches after that.
+#[test]
+fn memory_after_a_fault() {
+    compare_served(|served| {
+        let (own, other) = (served.window(1), served.window(2));
+        served.load(1, TALK);
+        served.load(2, TALK);
+        served.launch(2, other, "talk", &[other, other + (1 << 20)]);
+        // Its last CTAs reach beyond the buffer.
+        served.launch(1, own, "talk", &[own, own + BYTES - 256 * 80 * 8]);
+        served.settle();
+        assert_eq!(served.faults, 1);
+        // All that the launch may have stored is stored anew.
+        served.gpu.poke(DeviceAddress(own), &vec![7; usize::try_from(BYTES).unwrap()]).unwrap();
+        served.launch(1, own, "talk", &[own, own + (1 << 20)]);
+        served.launch(2, other, "talk", &[other, other + (2 << 20)]);
+        served.settle();
+    });
 }

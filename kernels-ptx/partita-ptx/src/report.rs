@@ -328,6 +328,14 @@ pub enum Reason {
     /// Contain: a barrier that stays the hardware's, at which threads may wait for each other.
     #[error("its threads may wait for ever at a barrier: guards need PTX 6.3 for sm_70 or later")]
     EndlessBarriers,
+    /// Contain: an instruction whose faults no guard contains.
+    #[error("`{instruction}` {why}, and no guard bounds that")]
+    Uncontained {
+        /// The instruction's opcode.
+        instruction: String,
+        /// What it does.
+        why: &'static str,
+    },
     /// Fence: a function of the driver's that reads or writes memory by itself.
     #[error("`{function}` is the driver's, and what it reaches cannot be forced into a window")]
     DriverFunction {

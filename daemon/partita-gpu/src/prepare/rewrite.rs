@@ -102,8 +102,6 @@ pub(super) fn rewrite(
     let (module, fences) = fenced(original, &kernels, target, confined);
     bounds.check()?;
     let (module, guarded) = contained(module, &kernels, target, confined);
-    let bytes = |kernel: &Kernel| (kernel.func, contain::barrier_bytes(&module, kernel.func));
-    let barrier_bytes: HashMap<FuncId, u64> = kernels.iter().map(bytes).collect();
     bounds.check()?;
     let Beside { module, counting } = match confined && sizes.counts {
         true => counted(module),
@@ -138,7 +136,6 @@ pub(super) fn rewrite(
         let Some(report) = report_of.get(kernel.name.as_str()) else { continue };
         let launches = partita_ptx::nested::launches(kernel);
         let own_added = if launches { partita_ptx::nested::SHARED_BYTES } else { 0 };
-        let own_added = own_added + barrier_bytes[&kernel.func];
         let (shape, form) = match report.rewritten() {
             Some(form) => {
                 // Where the original is kept beside the worker, the engine reports the original's
@@ -241,15 +238,13 @@ fn fenced(
     let Rewritten { module, reports } = partita_ptx::fence(&original, &options);
     let by_func: BTreeMap<_, _> = reports.iter().map(|report| (report.func, report)).collect();
     let mut calls = Calls::new(&module);
-    let mut unbounded = |kernel: &Kernel| {
+    let mut uncontained = |kernel: &Kernel| {
         let reach = calls.reach(kernel.func);
-        target.guards.contains.then_some(&reach.funcs).and_then(|reached| {
-            let stack = contain::unbounded_stack(&module, reached);
-            stack.or_else(|| contain::endless_barriers(&module, reached))
-        })
+        let reached = target.guards.contains.then_some(&reach.funcs);
+        reached.and_then(|reached| contain::uncontained(&module, reached))
     };
     let fence_of = |kernel: &Kernel| match by_func.get(&kernel.func) {
-        Some(report) if report.refusals().is_empty() => match unbounded(kernel) {
+        Some(report) if report.refusals().is_empty() => match uncontained(kernel) {
             Some(reason) => Fence::None(reason.to_string()),
             None => Fence::Code,
         },

@@ -20,7 +20,7 @@ use std::collections::BTreeSet;
 use crate::exits::{self, Leave};
 use crate::ir::{
     Body, Dim, FuncId, Guard, Inst, Item, Linkage, Mod, Module, Op, Operand, Pos, Space, Stmt,
-    Symbol, Type, VarId, Variable, Version,
+    Type, VarId, Variable, Version,
 };
 use crate::kernels::Calls;
 use crate::report::Reason;
@@ -77,8 +77,9 @@ struct Plan {
 }
 
 impl Plan {
-    /// `None` where threads cannot wait for one another.
-    fn of(module: &Module) -> Option<Plan> {
+    /// `None` where threads cannot wait for one another. Only functions with these indices count.
+    fn of(module: &Module, within: impl Fn(usize) -> bool) -> Option<Plan> {
+        let barriers = |module| barriers(module).filter(|(index, _)| within(*index));
         let number = |(_, barrier): (usize, Barrier)| match barrier.number {
             Operand::Int(number) | Operand::Uint(number) => Some(number),
             _ => None,
@@ -117,34 +118,18 @@ impl Plan {
 /// Why threads of kernels that reach these functions may wait at barriers for ever: the module is
 /// too old for loops.
 #[must_use]
-pub fn endless_barriers(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
+pub(super) fn endless_barriers(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
     if Plan::is_possible(module) {
         return None;
     }
-    let plan = Plan::of(module)?;
-    let polled = barriers(module).filter(|(_, barrier)| plan.polls(barrier));
-    let mut polled = polled.filter_map(|(index, _)| u32::try_from(index).ok().map(FuncId));
-    polled.any(|id| functions.contains(&id)).then_some(Reason::EndlessBarriers)
-}
-
-/// The shared memory that the words of a kernel's barriers take, in bytes.
-#[must_use]
-pub fn barrier_bytes(module: &Module, kernel: FuncId) -> u64 {
-    let Some(body) = &module.func(kernel).body else { return 0 };
-    let words = body.operands.iter().find_map(|operand| match *operand {
-        Operand::Symbol(Symbol::Var(id), _) => {
-            let var = module.var(id);
-            let is_own = var.pos == Pos::default() && var.linkage == Linkage::Private;
-            (is_own && module.text(var.name).starts_with(WORDS)).then_some(var)
-        }
-        _ => None,
-    });
-    words.and_then(Variable::bytes).unwrap_or(0)
+    let is_reached =
+        |index: usize| u32::try_from(index).is_ok_and(|id| functions.contains(&FuncId(id)));
+    Plan::of(module, is_reached).map(|_| Reason::EndlessBarriers)
 }
 
 /// Makes loops of barriers.
 pub(super) fn poll(module: &mut Module) {
-    let plan = Plan::of(module).filter(|_| Plan::is_possible(module));
+    let plan = Plan::of(module, |_| true).filter(|_| Plan::is_possible(module));
     let Some(plan) = plan else { return };
     let polling: BTreeSet<FuncId> = barriers(module)
         .filter(|(_, barrier)| plan.polls(barrier))
@@ -179,7 +164,10 @@ fn words(module: &mut Module, plan: &Plan) -> VarId {
     let name = module.names.fresh(WORDS);
     // Dynamic shared memory begins behind the words, where programs expect lines of all banks and,
     // for tensor copies and swizzles, patterns of swizzles to begin.
-    let is_dynamic = |var: &Variable| var.space.is_shared() && var.linkage == Linkage::Extern;
+    // Passes have variables of their own, which are none of the program's.
+    let is_dynamic = |var: &Variable| {
+        var.space.is_shared() && var.linkage == Linkage::Extern && var.pos != Pos::default()
+    };
     let bytes = u64::from(plan.needs.bytes());
     let bytes = match module.vars.iter().any(is_dynamic) {
         true if module.sm().is_some_and(|sm| sm >= 90) => bytes.next_multiple_of(SWIZZLE_BYTES),
@@ -276,10 +264,13 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn of(head: &str, barriers: &str) -> Option<Reason> {
-        let source =
-            format!("{head}\n.address_size 64\n.visible .entry k()\n{{\n{barriers}\nret;\n}}\n");
+        // What another kernel waits for counts for none but that one.
+        let source = format!(
+            "{head}\n.address_size 64\n.visible .entry k()\n{{\n{barriers}\nret;\n}}\n.visible \
+             .entry other()\n{{\nbar.sync 0, 64;\nbar.sync 1;\nret;\n}}\n"
+        );
         let module = crate::parse(&source).unwrap();
-        let reached: BTreeSet<_> = module.kernels().iter().map(|kernel| kernel.func).collect();
+        let reached = BTreeSet::from([module.kernels()[0].func]);
         endless_barriers(&module, &reached)
     }
 

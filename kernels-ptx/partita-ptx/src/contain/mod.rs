@@ -31,12 +31,12 @@ mod code;
 mod lines;
 mod openings;
 mod places;
+mod rights;
 mod shared;
 mod stack;
 mod values;
 
-pub use barriers::{barrier_bytes, endless_barriers};
-pub use stack::unbounded_stack;
+pub use rights::uncontained;
 
 use crate::analysis::Cfg;
 use crate::cancel::label;

@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Why the stack of a kernel that reaches these functions has no bound.
 #[must_use]
-pub fn unbounded_stack(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
+pub(super) fn unbounded_stack(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
     let allots = |id: &FuncId| {
         let body = module.func(*id).body.as_ref();
         body.is_some_and(|body| body.insts().any(|(_, inst)| module.form(inst).op == Op::Alloca))

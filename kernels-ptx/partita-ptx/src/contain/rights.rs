@@ -1,0 +1,85 @@
+//! What no guard contains. A kernel that reaches it needs a right where the device wants every
+//! fault contained.
+
+use super::barriers::endless_barriers;
+use super::stack::unbounded_stack;
+use crate::ir::{Form, FuncId, Mod, Module, Op};
+use crate::report::Reason;
+use std::collections::BTreeSet;
+
+/// Why faults of a kernel that reaches these functions may end the GPU's context or occupy the GPU.
+#[must_use]
+pub fn uncontained(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
+    let bodies = functions.iter().filter_map(|&id| module.func(id).body.as_ref());
+    let mut forms = bodies.flat_map(|body| body.insts()).map(|(_, inst)| module.form(inst));
+    let instruction = |form: &Form| {
+        let instruction = module.text(form.text).to_owned();
+        why(form, &instruction).map(|why| Reason::Uncontained { instruction, why })
+    };
+    unbounded_stack(module, functions)
+        .or_else(|| endless_barriers(module, functions))
+        .or_else(|| forms.find_map(instruction))
+}
+
+/// What an instruction does that no guard bounds.
+fn why(form: &Form, text: &str) -> Option<&'static str> {
+    // These wait for copies, or need no byte of what they name.
+    let moves_nothing = [Mod::CommitGroup, Mod::WaitGroup, Mod::Prefetch];
+    let is_bulk = form.has(Mod::Bulk) && !moves_nothing.into_iter().any(|word| form.has(word));
+    Some(match form.op {
+        Op::Mbarrier => "uses an mbarrier, and nothing tells whether it was initialised",
+        Op::Cp if form.has(Mod::Mbarrier) => {
+            "tells an mbarrier, and nothing tells whether it was initialised"
+        }
+        Op::St | Op::Red if form.has(Mod::Async) => "reaches another CTA's shared memory",
+        Op::St if is_bulk => "clears as much shared memory as a register says",
+        Op::Cp if is_bulk => "copies as much shared memory as a register says",
+        Op::Mapa => "names another CTA's shared memory",
+        Op::Bar | Op::Barrier if form.has(Mod::Cluster) => "waits for CTAs that may never come",
+        Op::Wgmma if text.starts_with("wgmma.mma") => "reads shared memory by a descriptor",
+        Op::Tcgen05 => "reaches shared and tensor memory by descriptors",
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::uncontained;
+    use std::collections::BTreeSet;
+
+    fn of(body: &str) -> Option<String> {
+        let source = format!(
+            ".version 8.6\n.target sm_90a\n.address_size 64\n.visible .entry k()\n{{\n.reg .b32 \
+             %r<4>;\n.reg .b64 %d<4>;\n{body}\nret;\n}}\n"
+        );
+        let module = crate::parse(&source).unwrap();
+        let reached: BTreeSet<_> = module.kernels().iter().map(|kernel| kernel.func).collect();
+        uncontained(&module, &reached).map(|reason| reason.to_string())
+    }
+
+    #[test]
+    fn what_no_guard_bounds_is_named() {
+        for (body, instruction) in [
+            ("mbarrier.init.shared.b64 [%r1], 1;", "mbarrier.init.shared.b64"),
+            ("cp.async.mbarrier.arrive.shared.b64 [%r1];", "cp.async.mbarrier.arrive.shared.b64"),
+            (
+                "cp.async.bulk.global.shared::cta.bulk_group [%d1], [%r1], %r2;",
+                "cp.async.bulk.global.shared::cta.bulk_group",
+            ),
+            ("mapa.u64 %d1, %d2, 1;", "mapa.u64"),
+            ("barrier.cluster.arrive;\nbarrier.cluster.wait;", "barrier.cluster.arrive"),
+        ] {
+            let reason = of(body).unwrap_or_else(|| panic!("{body}"));
+            assert!(reason.starts_with(&format!("`{instruction}` ")), "{reason}");
+        }
+        for body in [
+            "cp.async.ca.shared.global [%r1], [%d1], 16;\ncp.async.wait_all;",
+            "bar.sync 0;\nbar.warp.sync 0xffffffff;",
+            "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;",
+            "ld.acquire.cluster.global.u32 %r1, [%d1];",
+            "wgmma.fence.sync.aligned;\nwgmma.commit_group.sync.aligned;",
+        ] {
+            assert_eq!(of(body), None, "{body}");
+        }
+    }
+}
