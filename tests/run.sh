@@ -134,8 +134,8 @@ cargo test --workspace --no-run --quiet
 # programs that other tests are running.
 cargo build --workspace --quiet
 step "tests"
-# tests/measured.py ends a binary that hangs and names the test. Limits on time and comparisons of speed want a machine without other tests. The daemon's
-# tests wait more than they compute.
+# tests/measured.py ends a binary that hangs and names the test. Limits on time and comparisons of speed want a
+# machine without other tests. The daemon's tests wait more than they compute.
 PARTITA_TEST_RECORD="$(mktemp)"
 export PARTITA_TEST_RECORD
 code=0
@@ -154,7 +154,7 @@ fi
 built="${CARGO_TARGET_DIR:-target}/debug"
 "$built/partita-pages" target/pages
 "$PARTITA_NVCC" -o target/poly tests/partita-e2e/programs/poly.cu
-# Both wait most of the time.
+# The packages and the containers of Podman wait most of the time, so they run at once.
 tests/container.sh "$built" target/pages >target/container.log 2>&1 &
 container=$!
 # An interrupt does not reach what runs behind.

@@ -278,7 +278,7 @@ fn a_function_has_barriers() {
     }
 }
 
-/// Threads leave in a function: the others do not wait for them.
+/// Some threads exit in a function. The other threads do not wait for them.
 #[test]
 fn threads_exit_in_a_function() {
     let function = ".func leave(.reg .b32 %of, .reg .b32 %from)\n{\n.reg .pred %go;\nsetp.ge.u32 \

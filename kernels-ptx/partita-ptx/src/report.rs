@@ -329,7 +329,7 @@ pub enum Reason {
     #[error("its threads may wait for ever at a barrier: guards need PTX 6.3 for sm_70 or later")]
     EndlessBarriers,
     /// Contain: an instruction whose faults no guard contains.
-    #[error("`{instruction}` {why}, and no guard bounds that")]
+    #[error("`{instruction}` {why}: no guard bounds that")]
     Uncontained {
         /// The instruction's opcode.
         instruction: String,

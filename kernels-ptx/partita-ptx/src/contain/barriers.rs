@@ -24,17 +24,13 @@ use crate::ir::{
 };
 use crate::kernels::Calls;
 use crate::report::Reason;
+use crate::worker::checks::{LINE_BYTES, SWIZZLE_BYTES};
 
 use super::code::Code;
 use super::openings::{Barrier, Needs, Reduction, Regs};
 
 /// The words of the barriers, as the pass names them.
 const WORDS: &str = "pw_barriers";
-/// Bytes of a line of shared memory, one word of each bank.
-const LINE_BYTES: u64 = 128;
-/// Bytes after which the pattern of a swizzle repeats (PTX ISA, "Asynchronous Warpgroup Level
-/// Matrix Shared Memory Layout").
-const SWIZZLE_BYTES: u64 = 1024;
 
 /// The barrier of an instruction. A reduction of which not everything is known has none.
 fn barrier(module: &Module, body: &Body, inst: &Inst) -> Option<Barrier> {
@@ -68,11 +64,11 @@ fn barriers(module: &Module) -> impl Iterator<Item = (usize, Barrier)> {
     })
 }
 
-/// Which barriers are polled, beside those that count their threads.
+/// Which barriers are polled. Barriers that count their threads always are.
 struct Plan {
-    /// Whether barriers without a count are.
+    /// Whether barriers without a count are polled, too.
     wholes: bool,
-    /// What those that are polled need.
+    /// What the polled barriers need.
     needs: Needs,
 }
 
@@ -94,14 +90,12 @@ impl Plan {
         let wholes = whole.len() > 1
             || whole.iter().any(is_met)
             || !whole.is_empty() && counted.contains(&None);
-        let mut plan = Plan { wholes, needs: Needs { votes: false, apart: false } };
-        let polled = |(_, barrier): &(usize, Barrier)| plan.polls(barrier);
+        let polled = || barriers(module).filter(|barrier| wholes || counts(barrier));
         let needs = Needs {
-            votes: barriers(module).filter(polled).any(|(_, it)| it.reduction.is_some()),
-            apart: barriers(module).filter(polled).any(|(_, it)| !it.is_aligned),
+            votes: polled().any(|(_, barrier)| barrier.reduction.is_some()),
+            apart: polled().any(|(_, barrier)| !barrier.is_aligned),
         };
-        plan.needs = needs;
-        (wholes || !counted.is_empty()).then_some(plan)
+        (wholes || !counted.is_empty()).then_some(Plan { wholes, needs })
     }
 
     /// Whether the module can have loops for barriers.
@@ -264,7 +258,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     fn of(head: &str, barriers: &str) -> Option<Reason> {
-        // What another kernel waits for counts for none but that one.
+        // The second kernel's barriers count for that kernel only.
         let source = format!(
             "{head}\n.address_size 64\n.visible .entry k()\n{{\n{barriers}\nret;\n}}\n.visible \
              .entry other()\n{{\nbar.sync 0, 64;\nbar.sync 1;\nret;\n}}\n"

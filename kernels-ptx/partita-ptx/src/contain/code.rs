@@ -1,4 +1,5 @@
-//! Instructions that are appended to a body, and branches among them.
+//! A writer of code: appends instructions, labels and branches to a body's statements. What they
+//! mean is for its users.
 
 use crate::cancel;
 use crate::carry::{declare, emit};

@@ -9,6 +9,8 @@
 //! - a barrier that does not exist, or that waits for more threads than there are;
 //! - a counted barrier that is never passed ([`barriers`] makes a loop of it).
 //!
+//! A kernel that does what no guard bounds needs a right ([`rights`]).
+//!
 //! The pass proves each access right ([`values`]), or guards it: the thread goes to a `trap` that
 //! [`fault_of`] tells from the program's own, and [`mod@crate::cancel`] makes of it the end of the
 //! launch. Checks of one register stand where they decide for as many accesses as possible

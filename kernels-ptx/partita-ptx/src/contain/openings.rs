@@ -13,9 +13,8 @@
 //! disturbs its reading.
 //!
 //! Threads of a warp may come apart (`barrier.sync`). Each of them then notes its lane in a word of
-//! the warp. As soon as no lane is missing but those that have exited, one of those that wait
-//! clears the word and comes for the warp. It is a single one, because it clears by
-//! compare-and-swap.
+//! the warp. As soon as only exited lanes are missing, one of the waiting lanes clears the word and
+//! comes for the warp. It is a single lane, because it clears the word by compare-and-swap.
 //!
 //! Stores before a barrier are visible behind it: fences stand before a warp comes, before bits
 //! turn, and behind the wait (PTX ISA, "Causality Order").
@@ -258,8 +257,8 @@ impl Regs {
         }
     }
 
-    /// Passes a barrier. The loop of those that wait has a place in the program's text, so it gets
-    /// a look at the abort flag.
+    /// Passes a barrier. The loop in which threads wait has a place in the program's text, so
+    /// [`mod@crate::cancel`] adds a look at the abort flag.
     pub(super) fn pass(&self, code: &mut Code<'_>, barrier: &Barrier, pos: Pos) {
         let [cell, turns, new] = [self.cell, self.turns, self.new].map(Operand::Reg);
         self.find_limit(code, barrier);
@@ -381,7 +380,7 @@ impl Regs {
         code.say("red.shared.or.b32", &[self.of_warp(COME), Operand::Reg(self.lane)]);
     }
 
-    /// If no lane is missing, one of those that wait comes for the warp.
+    /// If no lane is missing, one of the waiting lanes comes for the warp.
     fn gather(&self, code: &mut Code<'_>, barrier: &Barrier) {
         let [old, new, is] = [self.old, self.new, self.is].map(Operand::Reg);
         let [share, votes] = [self.share, self.votes].map(Operand::Reg);
@@ -411,7 +410,8 @@ impl Regs {
         code.place(wait);
     }
 
-    /// The warp's threads and votes go into the cell. Whoever fills it opens the barrier.
+    /// Adds the warp's threads and votes to the cell. The lane that fills the cell opens the
+    /// barrier.
     fn come(&self, code: &mut Code<'_>, barrier: &Barrier) {
         let [share, votes, limit] = [self.share, self.votes, self.limit].map(Operand::Reg);
         let [mask, count, new] = [self.mask, self.count, self.new].map(Operand::Reg);
@@ -460,13 +460,13 @@ impl Regs {
         let shut = code.label();
         code.say("ld.volatile.shared.u32", &[new, self.of_cta(EXITS)]);
         code.say("sub.u32", &[new, Operand::Reg(self.threads), new]);
-        // Without a new exit whoever comes opens it.
+        // Without a new exit, the lane that comes for the last warp opens the barrier.
         code.say("setp.eq.u32", &[is, new, limit]);
         code.go_if(when(self.is), shut);
         code.say("mov.u32", &[limit, new]);
         self.read_cell(code);
         code.say("shr.u32", &[new, count, int(COUNT)]);
-        // The barrier may have opened meanwhile, and others wait there now.
+        // The barrier may have opened meanwhile, and other warps may wait there now.
         code.say("and.b32", &[old, mask, Operand::Reg(self.warp)]);
         code.say("setp.ne.u32", &[is, old, int(0)]);
         code.say("setp.ge.and.u32", &[is, new, limit, is]);

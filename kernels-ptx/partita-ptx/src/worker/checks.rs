@@ -72,10 +72,10 @@ pub(crate) struct Facts {
 }
 
 /// Bytes of a line of shared memory, one word of each bank. Copies of rows fill whole lines.
-const LINE_BYTES: u64 = 128;
+pub(crate) const LINE_BYTES: u64 = 128;
 /// Bytes after which the pattern of a swizzle repeats (PTX ISA, "Asynchronous Warpgroup Level
 /// Matrix Shared Memory Layout").
-const SWIZZLE_BYTES: u64 = 1024;
+pub(crate) const SWIZZLE_BYTES: u64 = 1024;
 
 /// Whether the original of a kernel stays beside its form.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
