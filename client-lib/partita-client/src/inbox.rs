@@ -21,7 +21,7 @@ use partita_wire::{
 };
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// The use of an outcome.
 #[derive(Debug)]
@@ -189,6 +189,8 @@ pub(crate) struct Inbox {
     changed: Condvar,
     /// Copy of `State::gone.is_some()` that is read without the lock.
     is_gone: AtomicBool,
+    /// Why asynchronous work has failed, in the daemon's words.
+    why: OnceLock<CallError>,
     patience: Patience,
 }
 
@@ -218,6 +220,7 @@ impl Inbox {
             state: Mutex::new(state),
             changed: Condvar::new(),
             is_gone: AtomicBool::new(false),
+            why: OnceLock::new(),
             patience: Patience::new(),
         };
         (inbox, requests)
@@ -351,9 +354,13 @@ impl Inbox {
         lock(&self.state).gone.clone()
     }
 
-    /// The session's error, where its work has failed.
+    /// The session's error, where its work has failed. Its words are known once the answers have
+    /// been read that came before it.
     pub(crate) fn sticky(&self) -> Option<CallError> {
         let (code, sequence) = self.shared.sticky()?;
+        if let Some(why) = self.why.get().filter(|why| why.code == code) {
+            return Some(why.clone());
+        }
         let text =
             format!("earlier asynchronous work failed ({sequence}); the daemon's log says how");
         Some(CallError::new(code, text))
@@ -388,6 +395,9 @@ impl Inbox {
                     return;
                 }
             }
+        }
+        if let Some(failure) = state.replies.failure() {
+            self.why.get_or_init(|| failure.clone());
         }
         if state.replies.publish() && self.shared.answers_read() == Rung::Gone {
             self.set_gone(state, daemon_gone());

@@ -168,7 +168,7 @@ impl Session {
     /// failed, and the daemon is not known to be gone.
     ///
     /// What a kernel said before it failed goes to the sink first: a program may end itself as soon
-    /// as it knows.
+    /// as it knows. That also brings the words of a failure.
     ///
     /// # Errors
     /// What every call would fail with.
@@ -176,6 +176,7 @@ impl Session {
         let verdict = self.verdict();
         if verdict.is_err() && self.inbox.shared().is_owner() {
             self.inbox.deliver_output();
+            return self.verdict();
         }
         verdict
     }

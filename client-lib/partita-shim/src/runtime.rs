@@ -39,6 +39,7 @@ use crate::vmm::Vmm;
 use partita_client::{CallError, Session, StreamHandle};
 use partita_model::{DeviceAddress, DeviceFacts};
 use std::ffi::CStr;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The result of `cuDriverGetVersion`: the version whose names `api.table` has.
 pub const DRIVER_VERSION: i32 = 13050;
@@ -229,10 +230,14 @@ pub fn of_stream(stream: u64) -> CuResult<&'static Runtime> {
     if is_default(stream) || device_of(stream) == current.index { Ok(current) } else { of(stream) }
 }
 
-/// The daemon's errors have CUDA's numbers; their texts go to the log.
+/// The daemon's errors have CUDA's numbers; their texts go to the log. The first time that the
+/// program may not do something, its user hears of it in any case: an administrator can allow it.
 impl From<CallError> for CuError {
     fn from(error: CallError) -> Self {
-        if log::is_wanted() {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        let is_refusal = error.code == CuError::NOT_PERMITTED.0;
+        let first = is_refusal && !SAID.swap(true, Ordering::Relaxed);
+        if first || log::is_wanted() {
             log::say(format_args!("{error}"));
         }
         CuError(error.code)

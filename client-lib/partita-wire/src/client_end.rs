@@ -1,9 +1,9 @@
 //! The client's end of a session: rings, words and bell. It knows nothing of threads.
 
+use crate::arena::Arena;
 use crate::layout::{self, word};
 use crate::mapping::{MapError, Mapping};
 use crate::ring::{Consumer, HEADER_BYTES, Memory, Producer, RingFault, Sleeper, Waker};
-use crate::server::Arena;
 use crate::{
     CallError, MAX_RECORD, MAX_REPLY, MalformedReply, PROTOCOL, Protocol, Record, Reply,
     WANTS_REPLY, Welcome, reply,
@@ -144,6 +144,7 @@ impl ClientEnd {
                 body: Vec::new(),
                 partial: HashMap::new(),
                 printed: Printed::default(),
+                failure: None,
             },
             shared: SharedEnd {
                 daemon_sleep: Waker::new(memory.clone(), word::DAEMON_SLEEPS),
@@ -392,6 +393,8 @@ pub struct ReplyReader {
     partial: HashMap<u64, Vec<u8>>,
     /// Output of kernels that no thread has taken.
     printed: Printed,
+    /// Why the session has failed.
+    failure: Option<CallError>,
 }
 
 impl ReplyReader {
@@ -427,9 +430,20 @@ impl ReplyReader {
             let bytes = whole.as_deref().unwrap_or(&self.body);
             let outcome = reply::decode(bytes)
                 .map_err(|malformed| PeerFault::Reply { sequence, malformed })?;
+            if sequence == reply::NOBODYS {
+                self.failure = self.failure.take().or(outcome.err());
+                continue;
+            }
             return Ok(Some(Answered { sequence, outcome }));
         }
         Ok(None)
+    }
+
+    /// Why the session has failed, as soon as the answers before are read. It may not come at all
+    /// ([`SharedEnd::sticky`] has the code in any case).
+    #[must_use]
+    pub fn failure(&self) -> Option<&CallError> {
+        self.failure.as_ref()
     }
 
     /// Output of kernels since the last call.

@@ -23,7 +23,8 @@
 //! 1 on; a gap ends the session. A record whose sender wants an answer gets exactly one [`Reply`]
 //! or [`CallError`] with its sequence number, **when its work is done** (not when it was read), in
 //! whatever order work gets done. A record that wants no answer gets none: if its work fails, the
-//! failure becomes the session's *sticky* error ([`ServerSession::set_sticky`]).
+//! failure becomes the session's *sticky* error ([`ServerSession::set_sticky`]), whose words come
+//! as an answer with the number 0.
 //!
 //! # Doorbells
 //!
@@ -49,6 +50,7 @@
 //! a client's threads sleep is `partita-client`'s business, how the data plane serves many sessions
 //! is `partita-gpu`'s.
 
+mod arena;
 mod bytes;
 #[cfg(feature = "supervision")]
 pub mod call;
@@ -68,6 +70,7 @@ pub mod supervise;
 mod tensor_map;
 mod texture;
 
+pub use arena::Arena;
 pub use call_error::{CallError, code};
 pub use client_end::{
     Answered, AttachError, ClientEnd, EventSlot, PeerFault, Printed, ReplyReader, RequestWriter,
@@ -84,4 +87,4 @@ pub use reply::{KernelReply, MAX_REPLY, MalformedReply, ModuleReply, Reply, Vari
 pub use request::{
     MAX_CHUNK, MAX_MODULE, MAX_PARAMS, MAX_RECORD, Malformed, Received, Record, WANTS_REPLY,
 };
-pub use server::{Arena, BellState, CreateError, Incoming, ServerSession, Violation};
+pub use server::{BellState, CreateError, Incoming, ServerSession, Violation};

@@ -2,7 +2,7 @@
 
 use crate::bytes::{BytesError, Reader, Writer};
 use crate::{CallError, code};
-use partita_model::request::Secret;
+use partita_model::request::{Secret, Sequence};
 use partita_model::tensor_map::{TENSOR_MAP_BYTES, TensorMap};
 use partita_model::{AddressRange, DeviceAddress, ParamLayout};
 
@@ -10,6 +10,9 @@ use partita_model::{AddressRange, DeviceAddress, ParamLayout};
 pub const MAX_REPLY: usize = 16 << 20;
 /// The kind of an answer's records.
 pub(crate) const KIND: u16 = 1;
+/// The number of an answer that belongs to no request: why the session has failed. A client that
+/// does not know of it drops the answer, because nobody waits for it.
+pub(crate) const NOBODYS: Sequence = Sequence(0);
 /// The kind of a record with a kernel's output; it belongs to no request.
 pub(crate) const OUTPUT: u16 = 2;
 /// Bytes of kernels' output that a client keeps for each console until the program looks: the size

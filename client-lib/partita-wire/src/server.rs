@@ -4,9 +4,10 @@
 //! kept until there is room. A client that never reads its answers is first slowed down: no further
 //! request is taken from it. Its session ends when the kept answers pass a bound.
 
+use crate::arena::Arena;
 use crate::handshake::{PROTOCOL, Protocol};
 use crate::layout::{self, Layout, LayoutError, Sizes, word};
-use crate::mapping::{MapError, Mapping, Twin, can_exchange, sealed_memory};
+use crate::mapping::{MapError, Mapping, sealed_memory};
 use crate::ring::{Consumer, Memory, Producer, RingFault, Sleeper, Waker};
 use crate::{
     CallError, MAX_RECORD, MAX_REPLY, Malformed, Received, Reply, WANTS_REPLY, code, reply,
@@ -163,7 +164,7 @@ pub struct ServerSession {
     outstanding: HashSet<u64>,
     kept: VecDeque<Part>,
     kept_bytes: usize,
-    sticky: Option<i32>,
+    sticky: Option<CallError>,
     completed: u64,
     /// The value of [`word::NEWS`].
     news: u64,
@@ -351,6 +352,14 @@ impl ServerSession {
         outcome: Result<&Reply, &CallError>,
     ) -> Result<(), Violation> {
         assert!(self.outstanding.remove(&sequence.0), "{sequence} waits for no answer");
+        self.send_answer(sequence, outcome)
+    }
+
+    fn send_answer(
+        &mut self,
+        sequence: Sequence,
+        outcome: Result<&Reply, &CallError>,
+    ) -> Result<(), Violation> {
         let mut bytes = Vec::new();
         reply::encode(outcome, &mut bytes);
         if bytes.len() > MAX_REPLY {
@@ -434,25 +443,36 @@ impl ServerSession {
     }
 
     /// Makes an asynchronous failure the session's own: every later call of the client fails with
-    /// it. The first one stays.
+    /// it. The first one stays. Whether this is the first one.
+    ///
+    /// The client finds the words before the code ([`reply::NOBODYS`]); it gets none where it
+    /// leaves too much unread.
+    ///
+    /// # Errors
+    /// What the client did wrong.
     ///
     /// # Panics
     /// Where the code is 0.
-    pub fn set_sticky(&mut self, sequence: Sequence, code: i32) {
+    pub fn set_sticky(&mut self, sequence: Sequence, error: &CallError) -> Result<bool, Violation> {
+        let code = error.code;
         assert!(code != code::SUCCESS, "success is no error");
         if self.sticky.is_some() {
-            return;
+            return Ok(false);
         }
-        self.sticky = Some(code);
+        self.sticky = Some(error.clone());
+        if !error.text.is_empty() && self.kept_bytes <= KEPT_SOFT {
+            self.send_answer(reply::NOBODYS, Err(error))?;
+        }
         self.memory.store(word::STICKY_SEQUENCE, sequence.0, Ordering::Relaxed);
         self.memory.store(word::STICKY_CODE, u64::from(code.cast_unsigned()), Ordering::Release);
         self.wake_client();
+        Ok(true)
     }
 
     /// The session's sticky error.
     #[must_use]
-    pub fn sticky(&self) -> Option<i32> {
-        self.sticky
+    pub fn sticky(&self) -> Option<&CallError> {
+        self.sticky.as_ref()
     }
 
     /// Publishes that an event's record has happened. Older records than the slot shows already are
@@ -546,140 +566,5 @@ impl ServerSession {
     fn ring(&self) {
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         while let Err(Errno::INTR) = send(&self.bell, &[1], flags) {}
-    }
-}
-
-/// The arena of a session: staging, then host memory of the program. The client can change its
-/// bytes at any time; they are only copied.
-#[derive(Clone, Debug)]
-pub struct Arena {
-    memory: Arc<Mapping>,
-    base: usize,
-    bytes: u64,
-    /// Where host memory begins, and its second mapping, whose addresses the program gets.
-    twin: Option<(u64, Arc<Twin>)>,
-}
-
-impl Arena {
-    /// Its size in bytes.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.bytes
-    }
-
-    /// Copies out.
-    ///
-    /// # Panics
-    /// Where the range is not inside: ranges in requests are checked when those are read.
-    pub fn read(&self, offset: u64, into: &mut [u8]) {
-        self.memory.read(self.place(offset, into.len()), into);
-    }
-
-    /// Copies in.
-    ///
-    /// # Panics
-    /// Where the range is not inside.
-    pub fn write(&self, offset: u64, from: &[u8]) {
-        self.memory.write(self.place(offset, from.len()), from);
-    }
-
-    /// Puts `new` there if `old` is, in one step beside the other side's atomics; whether it did.
-    ///
-    /// # Panics
-    /// Where the range is not inside, or [`Arena::can_exchange`] does not say so of its size, or it
-    /// is at no multiple of that.
-    #[must_use]
-    pub fn compare_exchange(&self, offset: u64, old: &[u8], new: &[u8]) -> bool {
-        assert_eq!(old.len(), new.len(), "one value for another of its size");
-        self.memory.compare_exchange(self.place(offset, old.len()), old, new)
-    }
-
-    /// Whether this processor has atomics of so many bytes.
-    #[must_use]
-    pub fn can_exchange(bytes: usize) -> bool {
-        can_exchange(bytes)
-    }
-
-    fn place(&self, offset: u64, bytes: usize) -> usize {
-        let end = offset.checked_add(bytes as u64);
-        assert!(
-            end.is_some_and(|end| end <= self.bytes),
-            "{bytes} bytes at {offset} are outside the arena"
-        );
-        self.base + usize::try_from(offset).expect("inside a mapping")
-    }
-
-    pub(crate) fn new(memory: Arc<Mapping>, layout: &Layout) -> Arena {
-        Arena { memory, base: layout.staging(), bytes: layout.arena_bytes(), twin: None }
-    }
-
-    /// The arena whose host memory has other addresses.
-    pub(crate) fn with_twin(self, layout: &Layout, twin: Twin) -> Arena {
-        Arena { twin: Some((layout.staging_bytes(), Arc::new(twin))), ..self }
-    }
-
-    /// Maps the arena from `offset` to its end a second time, at that address, where nothing is.
-    /// `file` is the session's memory.
-    ///
-    /// # Errors
-    /// Where something is there, or the system refuses.
-    ///
-    /// # Panics
-    /// Where `offset` is not on a page's border inside.
-    pub fn map_host_again(
-        &self,
-        file: BorrowedFd<'_>,
-        offset: u64,
-        address: u64,
-    ) -> rustix::io::Result<Twin> {
-        self.memory.map_again(file, self.place(offset, 0), address)
-    }
-
-    /// Whether host memory is where kernels reach it.
-    #[must_use]
-    pub fn is_mapped(&self) -> bool {
-        self.twin.is_some()
-    }
-
-    /// Where a byte is in this process; valid while the session's memory is mapped.
-    ///
-    /// # Panics
-    /// Where the offset is not inside.
-    #[must_use]
-    pub fn address(&self, offset: u64) -> *mut u8 {
-        let place = self.place(offset, 0);
-        match &self.twin {
-            Some((first, twin)) if offset >= *first => {
-                twin.address(usize::try_from(offset - first).expect("inside a mapping"))
-            }
-            _ => self.memory.address(place),
-        }
-    }
-
-    /// The offset of `bytes` bytes at an address of this process, where they are inside.
-    #[must_use]
-    pub fn offset_of(&self, address: *const u8, bytes: u64) -> Option<u64> {
-        if let Some((first, twin)) = &self.twin
-            && let Some(at) = address.addr().checked_sub(twin.address(0).addr())
-            && let Some(end) = (at as u64).checked_add(bytes)
-            && end <= self.bytes - first
-        {
-            return Some(first + at as u64);
-        }
-        let offset = address.addr().checked_sub(self.memory.address(self.base).addr())? as u64;
-        let end = offset.checked_add(bytes)?;
-        (end <= self.bytes).then_some(offset)
-    }
-
-    /// Gives the pages of a range back to the system; they are zero when touched again.
-    ///
-    /// # Errors
-    /// Where the system refuses.
-    ///
-    /// # Panics
-    /// Where the range is not inside, or not of whole pages.
-    pub fn discard(&self, offset: u64, bytes: u64) -> rustix::io::Result<()> {
-        let length = usize::try_from(bytes).expect("inside a mapping");
-        self.memory.discard(self.place(offset, length), length)
     }
 }

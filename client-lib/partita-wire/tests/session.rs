@@ -276,20 +276,24 @@ fn a_client_that_never_reads_is_ended() {
 
 #[test]
 fn events_and_sticky_errors_are_published() {
-    let (mut server, client, _) = session(SMALL);
+    let (mut server, mut client, _) = session(SMALL);
     assert_eq!((client.shared.sticky(), server.sticky()), (None, None));
     server.set_event(3, Sequence(20), 1000);
     server.set_event(3, Sequence(10), 900);
     let slot = client.shared.event(3);
     assert_eq!((slot.sequence, slot.time_ns), (Sequence(20), 1000), "older records stay out");
-    server.set_sticky(Sequence(7), code::ILLEGAL_ADDRESS);
-    server.set_sticky(Sequence(8), code::LAUNCH_FAILED);
+    let beyond = CallError::new(code::ILLEGAL_ADDRESS, "beyond the array of line 7");
+    let later = CallError::new(code::LAUNCH_FAILED, "a trap");
+    assert_eq!(server.set_sticky(Sequence(7), &beyond), Ok(true));
+    assert_eq!(server.set_sticky(Sequence(8), &later), Ok(false));
     assert_eq!(
         client.shared.sticky(),
         Some((code::ILLEGAL_ADDRESS, Sequence(7))),
         "the first one stays"
     );
-    assert_eq!(server.sticky(), Some(code::ILLEGAL_ADDRESS));
+    assert_eq!(server.sticky(), Some(&beyond));
+    assert_eq!(client.replies.poll(), Ok(None), "the words answer no request");
+    assert_eq!(client.replies.failure(), Some(&beyond));
     server.set_completed(Sequence(9));
     server.set_completed(Sequence(4));
     assert_eq!(client.shared.completed(), Sequence(9));

@@ -152,6 +152,13 @@ impl Engine {
         Some(action)
     }
 
+    /// Whose an open session is, and the application that it belongs to.
+    #[must_use]
+    pub fn identity(&self, session: SessionId) -> Option<(&SessionIdentity, ApplicationId)> {
+        let record = self.machines.sessions.get(session)?;
+        Some((record.identity(), record.application()))
+    }
+
     /// Opens a session and reserves its window.
     ///
     /// # Errors

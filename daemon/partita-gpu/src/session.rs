@@ -290,7 +290,7 @@ impl ClientSession {
     }
 
     /// The outcome of a record. Its sender gets it as an answer; where none waits, a failure
-    /// becomes the session's.
+    /// becomes the session's. The failure, where it is the session's first.
     ///
     /// # Errors
     /// [`Violation`]; the session cannot go on.
@@ -299,7 +299,7 @@ impl ClientSession {
         sequence: u64,
         code: CudaResult,
         payload: Payload,
-    ) -> Result<(), Violation> {
+    ) -> Result<Option<CallError>, Violation> {
         // Most records are launches, which are in none of these sets, so the check avoids hashing.
         let waits = !self.awaited.is_empty() && self.awaited.remove(&sequence);
         if !self.gates.is_empty() && self.gates.remove(&sequence) && code.is_success() {
@@ -326,22 +326,30 @@ impl ClientSession {
                 (Payload::Memory { free, total }, _) => Reply::Memory { free, total },
                 _ => Reply::Done,
             };
-            return if waits { self.end.reply(Sequence(sequence), Ok(&reply)) } else { Ok(()) };
+            if waits {
+                self.end.reply(Sequence(sequence), Ok(&reply))?;
+            }
+            return Ok(None);
         }
         if let Some(module) = module {
             self.modules.remove(&module);
             self.module_bytes.remove(&module);
         }
+        let code = code_number(code);
         let text = match payload {
             Payload::Explanation(text) => text,
-            _ => String::new(),
+            // The session's failure is the reason.
+            _ => match self.end.sticky().filter(|error| error.code == code) {
+                Some(error) => error.text.clone(),
+                None => String::new(),
+            },
         };
+        let (sequence, error) = (Sequence(sequence), CallError::new(code, text));
         if waits {
-            self.end.reply(Sequence(sequence), Err(&CallError::new(code_number(code), text)))
-        } else {
-            self.end.set_sticky(Sequence(sequence), code_number(code));
-            Ok(())
+            self.end.reply(sequence, Err(&error))?;
+            return Ok(None);
         }
+        Ok(self.end.set_sticky(sequence, &error)?.then_some(error))
     }
 
     fn module_reply(&mut self, handle: ModuleHandle, module: &LoadedModule) -> ModuleReply {
@@ -389,8 +397,12 @@ impl ClientSession {
     }
 
     /// All of the session's work has failed.
-    pub fn fail(&mut self, code: CudaResult) {
-        self.end.set_sticky(self.last, code_number(code));
+    ///
+    /// # Errors
+    /// What the client did wrong.
+    pub fn fail(&mut self, code: CudaResult, text: String) -> Result<(), Violation> {
+        let error = CallError::new(code_number(code), text);
+        self.end.set_sticky(self.last, &error).map(drop)
     }
 
     /// One of its kernels has printed something.

@@ -121,7 +121,7 @@ impl Play {
                 let _ = (self.server.client_sleeps(), self.server.is_blocked());
                 let _ = self.server.woken();
             }
-            7 => self.publish(bytes),
+            7 => self.publish(bytes)?,
             8 => {
                 while self.client.replies.poll().map_err(|_| Ended)?.is_some() {}
                 self.client.replies.publish();
@@ -236,13 +236,18 @@ impl Play {
         self.server.reply(sequence, outcome).map_err(|_| Ended)
     }
 
-    fn publish(&mut self, bytes: &mut Bytes<'_>) {
+    fn publish(&mut self, bytes: &mut Bytes<'_>) -> Result<(), Ended> {
         let sequence = Sequence(self.read);
         match bytes.byte() % 3 {
             0 => self.server.set_event(0, sequence, 7),
             1 => self.server.set_completed(sequence),
-            _ => self.server.set_sticky(sequence, 700),
+            _ => {
+                let text = "w".repeat(usize::from(bytes.byte()) << 8);
+                let set = self.server.set_sticky(sequence, &CallError::new(700, text));
+                set.map_err(|_| Ended)?;
+            }
         }
+        Ok(())
     }
 }
 

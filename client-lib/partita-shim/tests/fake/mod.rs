@@ -188,13 +188,13 @@ impl Plane {
     fn serve(&mut self, incoming: Incoming) {
         let Incoming { sequence, wants_reply, request } = incoming;
         let outcome = match self.session.sticky() {
-            Some(code) => Err(CallError::new(code, "sticky")),
+            Some(error) => Err(CallError::new(error.code, "sticky")),
             None => self.execute(sequence, request),
         };
         if wants_reply {
             self.session.reply(sequence, outcome.as_ref()).unwrap();
         } else if let Err(error) = outcome {
-            self.session.set_sticky(sequence, error.code);
+            self.session.set_sticky(sequence, &error).unwrap();
         }
     }
 

@@ -9,7 +9,7 @@ use crate::session::ClientSession;
 use partita_device::{Activity, Guards};
 use partita_engine::{About, Action, LogLevel, Purpose};
 use partita_model::request::{ImageId, ModuleHandle};
-use partita_model::{SessionId, TenantId};
+use partita_model::{CudaResult, SessionId, TenantId};
 use std::panic::Location;
 use std::time::Instant;
 
@@ -19,13 +19,17 @@ impl Shell {
         while let Some(action) = self.engine.poll_action() {
             match action {
                 Action::Reply { session, sequence, code, payload } => {
-                    self.with_session(session, |client| client.finish(sequence, code, payload));
-                }
-                Action::Sticky { session, code, text: _ } => {
+                    let mut failed = None;
                     self.with_session(session, |client| {
-                        client.fail(code);
+                        failed = client.finish(sequence, code, payload)?;
                         Ok(())
                     });
+                    if let Some(error) = failed {
+                        self.log_refusal(session, code, &error.text);
+                    }
+                }
+                Action::Sticky { session, code, text } => {
+                    self.with_session(session, |client| client.fail(code, text));
                 }
                 Action::EventRecorded { session, event, sequence, time } => {
                     self.with_session(session, |client| {
@@ -136,6 +140,16 @@ impl Shell {
             Of::Module(module) => self.engine.handle_prepared(device, session, module, result),
             Of::Forms(of) => self.engine.handle_forms(device, session, of, result),
         }
+    }
+
+    /// A request for which nobody waits was refused: its program learns only that it failed.
+    fn log_refusal(&self, session: SessionId, code: CudaResult, text: &str) {
+        let Some((identity, application)) = self.engine.identity(session) else { return };
+        let (program, pid) = (&identity.program, identity.pid);
+        let line = format!("{session} ({program}, process {pid}): {code}: {text}");
+        let (tenant, application) = (Some(identity.tenant), Some(application));
+        let about = About { tenant, application, ..session.into() }.error(code);
+        self.log(LogLevel::Warning, about, &line, Location::caller());
     }
 
     /// Writes a line to the log, with whatever is known of what it is about.

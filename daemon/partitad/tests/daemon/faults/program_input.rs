@@ -55,3 +55,18 @@ fn huge_grid() {
         }
     });
 }
+
+#[test]
+fn the_reason_of_a_refused_launch_reaches_the_program_and_the_log() {
+    survive(|daemon| {
+        let client = daemon.connect();
+        let words = "grid 0,1,1 is outside";
+        launch(&client, Dim3 { x: 0, y: 1, z: 1 }).unwrap();
+        let refused = client.session.synchronize(None).unwrap_err();
+        assert!(refused.text.contains(words), "{refused}");
+        assert_eq!(client.session.check(), Err(refused));
+        let log = daemon.log();
+        let lines: Vec<&str> = log.lines().filter(|line| line.contains("INVALID_VALUE")).collect();
+        assert!(lines.len() == 1 && lines[0].contains(words), "{log}");
+    });
+}
