@@ -319,15 +319,22 @@ pub enum Reason {
         /// The function.
         function: String,
     },
+    /// Contain: generic pointers of a function may name local memory that lies nobody knows where.
+    #[error("what local memory pointers of `{function}` may name is not known")]
+    UnboundedFrame {
+        /// The function.
+        function: String,
+    },
     /// Contain: a function that may call itself.
     #[error("the function `{function}` may call itself, and how deep it goes is not known")]
     Recursion {
         /// The function.
         function: String,
     },
-    /// Contain: a barrier that stays the hardware's, at which threads may wait for each other.
-    #[error("its threads may wait for ever at a barrier: guards need PTX 6.3 for sm_70 or later")]
-    EndlessBarriers,
+    /// Contain: threads that may wait for each other at barriers, or lanes at instructions of the
+    /// warp, in a module that can have no loops for them.
+    #[error("its threads may wait for each other for ever: guards need PTX 6.3 for sm_70 or later")]
+    EndlessWaits,
     /// Contain: an instruction whose faults no guard contains.
     #[error("`{instruction}` {why}: no guard bounds that")]
     Uncontained {

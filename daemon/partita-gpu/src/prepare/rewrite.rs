@@ -238,11 +238,9 @@ fn fenced(
     let Rewritten { module, reports } = partita_ptx::fence(&original, &options);
     let by_func: BTreeMap<_, _> = reports.iter().map(|report| (report.func, report)).collect();
     let mut calls = Calls::new(&module);
-    let mut uncontained = |kernel: &Kernel| {
-        let reach = calls.reach(kernel.func);
-        let reached = target.guards.contains.then_some(&reach.funcs);
-        reached.and_then(|reached| contain::uncontained(&module, reached))
-    };
+    let mut rights = target.guards.contains.then(|| contain::Rights::new(&module));
+    let mut uncontained =
+        |kernel: &Kernel| rights.as_mut()?.uncontained(&calls.reach(kernel.func).funcs);
     let fence_of = |kernel: &Kernel| match by_func.get(&kernel.func) {
         Some(report) if report.refusals().is_empty() => match uncontained(kernel) {
             Some(reason) => Fence::None(reason.to_string()),

@@ -285,6 +285,8 @@ impl State<'_> {
             // Warps ask mbarriers, and memory that others write, at different times.
             Op::Mbarrier | Op::Multimem => Level::Varying,
             Op::Atom | Op::Activemask | Op::Elect | Op::Call | Op::Other(_) => Level::Varying,
+            // The carry flag is an operand without a name.
+            Op::Addc | Op::Subc | Op::Madc => Level::Varying,
             // Each lane gets its own part of a matrix.
             Op::Ldmatrix | Op::Mma | Op::Movmatrix | Op::Tcgen05 | Op::Wgmma | Op::Wmma => {
                 Level::Varying
@@ -477,7 +479,7 @@ fn special_level(special: Special, part: Part) -> Level {
 }
 
 /// The number of leading operands that the instruction writes; `None` when it writes none.
-fn results(form: &Form, operands: &[Operand]) -> Option<usize> {
+pub(crate) fn results(form: &Form, operands: &[Operand]) -> Option<usize> {
     match form.op {
         Op::St
         | Op::Red
@@ -636,5 +638,13 @@ mod tests {
         check("mov.u32 %r1, %laneid; @%p1 mov.u32 %r1, 1; mov.u32 %r2, %r1;", "vvuu");
         check("@%p1 bra A; mov.u32 %r1, %laneid; mov.u32 %r2, 1; A: mov.u32 %r3, %r1;", "vuvu");
         check("mov.u32 %r5, %tid.x; @%p1 mov.u32 %r5, 32; shr.u32 %r1, %r5, 5;", "vuuu");
+    }
+
+    #[test]
+    fn a_carry_differs_as_its_operands_do() {
+        check(
+            "mov.u32 %r1, %tid.x; add.cc.u32 %r2, %r1, -16; addc.u32 %r3, 0, 0; mov.u32 %r4, 1;",
+            "vvvu",
+        );
     }
 }

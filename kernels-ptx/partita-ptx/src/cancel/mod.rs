@@ -190,6 +190,8 @@ fn end_of(
             let label = label.map(|label| module.text(body.labels[label.0 as usize].name));
             Some(contain::fault_of(inst, label).unwrap_or(control::FAULT_TRAP))
         }
+        // Without a debugger it is a trap.
+        Op::Brkpt => Some(control::FAULT_TRAP),
         Op::Call => {
             let function = callee(body.operands(inst.operands))?;
             (module.text(module.func(function).name) == "__assertfail")

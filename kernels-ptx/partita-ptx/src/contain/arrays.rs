@@ -3,9 +3,10 @@
 //! PTX does not tell how much local memory a thread has. A generic pointer that does not follow
 //! from an array of its function may still name one. In a kernel it can name no other local memory:
 //! what the kernel's functions have is gone when they return. In a function it may name an array of
-//! a caller, so it is checked only where the whole module has no local array.
+//! a caller ([`super::frames`]).
 
 use super::accesses::Access;
+use super::frames::Frame;
 use super::values::Values;
 use super::{Check, Regs};
 use crate::analysis::Cfg;
@@ -13,13 +14,15 @@ use crate::carry::emit;
 use crate::ir::{Base, Body, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
 
 /// The most arrays of a kernel whose addresses are compared.
-const MOST_ARRAYS: usize = 4;
+pub(super) const MOST_ARRAYS: usize = 4;
 
 /// The local memory that generic pointers of a body may name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Locals {
     /// Only what the body's own arrays have.
     Own,
+    /// What lies in the frame.
+    Within(Frame),
     Unknown,
 }
 
@@ -31,21 +34,26 @@ pub(super) fn is_wide(body: &Body, access: &Access) -> bool {
 /// The check of a generic address that may lie in local memory, though it does not follow from an
 /// array there.
 pub(super) fn own_local(
-    module: &Module,
+    (module, body): (&Module, &Body),
     (values, cfg): (&Values<'_>, &Cfg),
     stmt: usize,
-    access: &Access,
+    (access, locals): (&Access, Locals),
 ) -> Option<Check> {
     let &Access { base: Base::Reg(reg), offset: plus, bytes, space: None, .. } = access else {
         return None;
     };
+    if locals == Locals::Unknown || access.is_atomic || !is_wide(body, access) {
+        return None;
+    }
     let origin = values.origin_at(cfg, stmt, reg);
-    // Those of local arrays have a check of their own. Parameters may be copies in local memory.
+    // Those of local arrays have a check of their own. Parameters may be copies in local memory,
+    // which belong to the frame.
     let is_known = origin.is_some_and(|origin| {
         let space = module.var(origin.var).space;
-        space == Space::Local || space.is_param() || origin.offset.is_some()
+        let is_param = space.is_param() && locals == Locals::Own;
+        space == Space::Local || is_param || origin.offset.is_some() && !space.is_param()
     });
-    (!is_known && !access.is_atomic).then_some(Check::OwnLocal { reg, plus, bytes })
+    (!is_known).then_some(Check::OwnLocal { reg, plus, bytes })
 }
 
 /// Whether no function of the module has local memory that a pointer may name.
@@ -82,7 +90,7 @@ fn moves_stack(module: &Module, body: &Body) -> bool {
 }
 
 /// Whether a local array belongs to no function.
-fn has_outside(module: &Module) -> bool {
+pub(super) fn has_outside(module: &Module) -> bool {
     module
         .items
         .iter()
@@ -204,8 +212,19 @@ mod tests {
     fn a_pointer_of_a_function_may_name_what_a_caller_has() {
         let function = ".func f(.reg .b64 %p) { .reg .b32 %r; ld.u32 %r, [%p]; ret; }";
         let call = ".reg .b64 %q; mov.u64 %q, 0; call f, (%q);";
-        assert!(text(function, call).contains("isspacep.local"));
-        let array = format!(".local .align 4 .b8 a[64]; {call}");
-        assert!(!text(function, &array).contains("isspacep.local"));
+        let plain = text(function, call);
+        assert!(plain.contains("isspacep.local") && !plain.contains("pw_lowest"), "{plain}");
+        let array = text(function, &format!(".local .align 4 .b8 a[64]; {call}"));
+        for part in ["max.u64 %pw_highest", "_1x, %pw_far_1x, %pw_lowest;"] {
+            assert!(array.contains(part), "{array}");
+        }
+    }
+
+    #[test]
+    fn many_arrays_count_as_one() {
+        let arrays = (0..5).map(|index| format!(".local .align 4 .b8 a{index}[8];"));
+        let body = arrays.collect::<String>() + POINTER;
+        let text = text("", &body);
+        assert!(text.contains("setp.gt.or.u64 %pw_some, %pw_far, %pw_highest"), "{text}");
     }
 }

@@ -64,8 +64,14 @@ fn barriers(module: &Module) -> impl Iterator<Item = (usize, Barrier)> {
     })
 }
 
+/// Whether a module can have loops in which threads wait.
+pub(super) fn are_loops_possible(module: &Module) -> bool {
+    let is_new = module.version >= Version { major: 6, minor: 3 };
+    is_new && module.sm().is_some_and(|sm| sm >= 70)
+}
+
 /// Which barriers are polled. Barriers that count their threads always are.
-struct Plan {
+pub(super) struct Plan {
     /// Whether barriers without a count are polled, too.
     wholes: bool,
     /// What the polled barriers need.
@@ -98,10 +104,15 @@ impl Plan {
         (wholes || !counted.is_empty()).then_some(Plan { wholes, needs })
     }
 
-    /// Whether the module can have loops for barriers.
-    fn is_possible(module: &Module) -> bool {
-        let is_new = module.version >= Version { major: 6, minor: 3 };
-        is_new && module.sm().is_some_and(|sm| sm >= 70)
+    /// The plan for a whole module; `None` where nothing is polled.
+    pub(super) fn of_module(module: &Module) -> Option<Plan> {
+        Plan::of(module, |_| true).filter(|_| are_loops_possible(module))
+    }
+
+    /// Whether a warp's threads come together at an instruction, to a barrier that is polled.
+    pub(super) fn comes(&self, module: &Module, body: &Body, inst: &Inst) -> bool {
+        let barrier = barrier(module, body, inst);
+        barrier.is_some_and(|barrier| barrier.is_aligned && self.polls(&barrier))
     }
 
     fn polls(&self, barrier: &Barrier) -> bool {
@@ -113,23 +124,21 @@ impl Plan {
 /// too old for loops.
 #[must_use]
 pub(super) fn endless_barriers(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
-    if Plan::is_possible(module) {
+    if are_loops_possible(module) {
         return None;
     }
     let is_reached =
         |index: usize| u32::try_from(index).is_ok_and(|id| functions.contains(&FuncId(id)));
-    Plan::of(module, is_reached).map(|_| Reason::EndlessBarriers)
+    Plan::of(module, is_reached).map(|_| Reason::EndlessWaits)
 }
 
 /// Makes loops of barriers.
-pub(super) fn poll(module: &mut Module) {
-    let plan = Plan::of(module, |_| true).filter(|_| Plan::is_possible(module));
-    let Some(plan) = plan else { return };
+pub(super) fn poll(module: &mut Module, plan: &Plan) {
     let polling: BTreeSet<FuncId> = barriers(module)
         .filter(|(_, barrier)| plan.polls(barrier))
         .map(|(index, _)| FuncId(u32::try_from(index).expect("fewer than source bytes")))
         .collect();
-    let words = words(module, &plan);
+    let words = words(module, WORDS, plan.needs.bytes());
     let mut calls = Calls::new(module);
     let kernels: Vec<FuncId> = module.kernels().into_iter().map(|kernel| kernel.func).collect();
     let mut changed = polling.clone();
@@ -148,21 +157,21 @@ pub(super) fn poll(module: &mut Module) {
         let index = id.0 as usize;
         let Some(mut body) = module.funcs[index].body.take() else { continue };
         let begins = beginning.contains(&id);
-        (Poller { words, plan: &plan, begins }).body(module, &mut body);
+        (Poller { words, plan, begins }).body(module, &mut body);
         module.funcs[index].body = Some(body);
     }
 }
 
-/// Declares the words.
-fn words(module: &mut Module, plan: &Plan) -> VarId {
-    let name = module.names.fresh(WORDS);
+/// Declares words of shared memory.
+pub(super) fn words(module: &mut Module, name: &str, bytes: u32) -> VarId {
+    let name = module.names.fresh(name);
     // Dynamic shared memory begins behind the words, where programs expect lines of all banks and,
     // for tensor copies and swizzles, patterns of swizzles to begin.
     // Passes have variables of their own, which are none of the program's.
     let is_dynamic = |var: &Variable| {
         var.space.is_shared() && var.linkage == Linkage::Extern && var.pos != Pos::default()
     };
-    let bytes = u64::from(plan.needs.bytes());
+    let bytes = u64::from(bytes);
     let bytes = match module.vars.iter().any(is_dynamic) {
         true if module.sm().is_some_and(|sm| sm >= 90) => bytes.next_multiple_of(SWIZZLE_BYTES),
         true => bytes.next_multiple_of(LINE_BYTES),

@@ -7,7 +7,8 @@
 //! - an address beyond the CTA's shared memory, the thread's local arrays, a constant array, or the
 //!   kernel's parameters, and an atomic operation on local memory;
 //! - a barrier that does not exist, or that waits for more threads than there are;
-//! - a counted barrier that is never passed ([`barriers`] makes a loop of it).
+//! - a counted barrier that is never passed ([`barriers`] makes a loop of it);
+//! - an instruction that waits for lanes that never come ([`warps`]).
 //!
 //! A kernel that does what no guard bounds needs a right ([`rights`]).
 //!
@@ -27,18 +28,22 @@
 //! - A variable has the alignment of its declaration.
 
 mod accesses;
+mod alike;
 mod arrays;
 mod barriers;
 mod code;
+mod frames;
 mod lines;
+mod meetings;
 mod openings;
 mod places;
 mod rights;
 mod shared;
 mod stack;
 mod values;
+mod warps;
 
-pub use rights::uncontained;
+pub use rights::Rights;
 
 use crate::analysis::Cfg;
 use crate::cancel::label;
@@ -87,6 +92,8 @@ pub fn is_guarded(module: &Module, functions: impl IntoIterator<Item = FuncId>) 
 #[must_use]
 pub fn contain(module: &Module) -> Rewritten {
     let mut out = module.clone();
+    let frames = frames::pass_down(&mut out);
+    let meetings = warps::Plan::of(&out);
     let mut state = State {
         shared_end: None,
         has_no_locals: arrays::are_none(module),
@@ -98,16 +105,25 @@ pub fn contain(module: &Module) -> Rewritten {
         }
         if let Some(body) = out.funcs[index].body.take() {
             let is_kernel = out.funcs[index].kind == FunctionKind::Entry;
-            let locals = match is_kernel {
-                true => arrays::of_kernel(&out, &body),
-                false if state.has_no_locals => Locals::Own,
-                false => Locals::Unknown,
+            let frame = u32::try_from(index).ok().and_then(|id| frames.get(&FuncId(id)));
+            let locals = match frame {
+                Some(&frame) => Locals::Within(frame),
+                None if is_kernel => arrays::of_kernel(&out, &body),
+                None if state.has_no_locals => Locals::Own,
+                None => Locals::Unknown,
             };
             let body = state.body(&mut out, body, locals);
             out.funcs[index].body = Some(body);
         }
     }
-    barriers::poll(&mut out);
+    let polled = barriers::Plan::of_module(&out);
+    let comes = |module: &Module, body: &Body, inst: &Inst| {
+        polled.as_ref().is_some_and(|plan| plan.comes(module, body, inst))
+    };
+    meetings.apply(&mut out, comes);
+    if let Some(plan) = &polled {
+        barriers::poll(&mut out, plan);
+    }
     if let Some(end) = state.shared_end {
         let first = out.items.iter().position(|item| matches!(item, Item::Function(_)));
         out.items.insert(first.unwrap_or(0), Item::Variable(end));
@@ -130,7 +146,7 @@ pub(crate) enum Check {
     /// The generic address is none of local memory.
     NotLocal { reg: Reg },
     /// The generic address plus a number is none of local memory, or it lies among the body's local
-    /// arrays, and `bytes` bytes from there on.
+    /// arrays or in its frame, and `bytes` bytes from there on.
     OwnLocal { reg: Reg, plus: i32, bytes: u32 },
     /// The lines of a matrix lie in shared memory.
     Lines { base: Base, plus: i32, bytes: u32, lines: Lines },
@@ -171,7 +187,8 @@ impl State {
         out.extend(arrays.iter().map(|&array| Stmt::Var(array)));
         let regs = Regs::new(module, &mut body, &mut out);
         let first = arrays.clone();
-        let mut emitter = Emitter { state: self, regs, arrays, traps: [None; TRAPS.len()] };
+        let traps = [None; TRAPS.len()];
+        let mut emitter = Emitter { state: self, regs, arrays, locals, traps };
         let mut guards = guards.into_iter().peekable();
         let is_first = |stmt: &Stmt| matches!(stmt, Stmt::Var(id) if first.contains(id));
         for (index, stmt) in stmts.into_iter().enumerate() {
@@ -241,10 +258,9 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
         let mut here = Guards { stmt, checks: barrier };
         for access in accesses(module, body, inst) {
             let sure = inst.guard.is_none() && access.lanes.is_none();
-            let own = arrays::own_local(module, (&values, &cfg), stmt, &access);
-            let own = own.filter(|_| locals == Locals::Own && arrays::is_wide(body, &access));
+            let own = arrays::own_local((module, body), (&values, &cfg), stmt, (&access, locals));
             for check in checks(module, (&values, &cfg), stmt, &access).into_iter().chain(own) {
-                match key(&values, check).filter(|_| sure) {
+                match key(&values, check, locals).filter(|_| sure) {
                     Some(key) if keys.use_at(stmt, key) => {}
                     _ => here.checks.push((check, access.lanes)),
                 }
@@ -265,8 +281,14 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
 }
 
 /// A check that may stand elsewhere.
-fn key(values: &Values<'_>, check: Check) -> Option<Key> {
+fn key(values: &Values<'_>, check: Check, locals: Locals) -> Option<Key> {
     match check {
+        // At a function's beginning its frame is not known.
+        Check::OwnLocal { reg, .. }
+            if locals != Locals::Own && values.definition(reg).is_none() =>
+        {
+            None
+        }
         Check::Aligned { reg, .. } if values.is_stable(reg) => Some(Key { reg, check }),
         Check::Shared { base: Base::Reg(reg), .. }
         | Check::Variable { reg, .. }
@@ -404,6 +426,7 @@ struct Emitter<'a> {
     regs: Regs,
     /// The local arrays of the body.
     arrays: Vec<VarId>,
+    locals: Locals,
     /// The labels of the traps.
     traps: [Option<LabelId>; TRAPS.len()],
 }
@@ -439,7 +462,12 @@ impl Emitter<'_> {
             }
             Check::OwnLocal { reg, plus, bytes } => {
                 let access = (reg, plus, bytes);
-                arrays::among(module, body, self.regs, access, &self.arrays, out);
+                match self.locals {
+                    Locals::Within(frame) => {
+                        frames::within(module, body, self.regs, access, frame, out);
+                    }
+                    _ => arrays::among(module, body, self.regs, access, &self.arrays, out),
+                }
                 1
             }
             Check::Lines { base, plus, bytes, lines } => {

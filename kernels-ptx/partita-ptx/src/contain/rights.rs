@@ -1,24 +1,58 @@
 //! What no guard contains. A kernel that reaches it needs a right where the device wants every
 //! fault contained.
 
-use super::barriers::endless_barriers;
+use super::arrays::are_none;
+use super::barriers::{are_loops_possible, endless_barriers};
+use super::frames::unbounded_frames;
 use super::stack::unbounded_stack;
+use super::warps::{Parting, crowd};
 use crate::ir::{Form, FuncId, Mod, Module, Op};
 use crate::report::Reason;
 use std::collections::BTreeSet;
 
-/// Why faults of a kernel that reaches these functions may end the GPU's context or occupy the GPU.
-#[must_use]
-pub fn uncontained(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
-    let bodies = functions.iter().filter_map(|&id| module.func(id).body.as_ref());
-    let mut forms = bodies.flat_map(|body| body.insts()).map(|(_, inst)| module.form(inst));
-    let instruction = |form: &Form| {
-        let instruction = module.text(form.text).to_owned();
-        why(form, &instruction).map(|why| Reason::Uncontained { instruction, why })
-    };
-    unbounded_stack(module, functions)
-        .or_else(|| endless_barriers(module, functions))
-        .or_else(|| forms.find_map(instruction))
+/// Looks for what no guard contains in the kernels of a module.
+pub struct Rights<'m> {
+    module: &'m Module,
+    parting: Parting<'m>,
+    /// Whether no pointer of the module may name local memory.
+    has_no_locals: bool,
+    /// Why no guard lets lanes wait in loops.
+    endless: Option<Reason>,
+}
+
+impl<'m> Rights<'m> {
+    /// Nothing is looked for yet.
+    #[must_use]
+    pub fn new(module: &'m Module) -> Self {
+        let endless = match crowd(module) {
+            _ if !are_loops_possible(module) => Some(Reason::EndlessWaits),
+            Some(instruction) => {
+                Some(Reason::Uncontained { instruction, why: "waits for lanes, as too many do" })
+            }
+            None => None,
+        };
+        let (parting, has_no_locals) = (Parting::new(module), are_none(module));
+        Self { module, parting, has_no_locals, endless }
+    }
+
+    /// Why faults of a kernel that reaches these functions may end the GPU's context or occupy the
+    /// GPU.
+    #[must_use]
+    pub fn uncontained(&mut self, functions: &BTreeSet<FuncId>) -> Option<Reason> {
+        let module = self.module;
+        let bodies = functions.iter().filter_map(|&id| module.func(id).body.as_ref());
+        let mut forms = bodies.flat_map(|body| body.insts()).map(|(_, inst)| module.form(inst));
+        let instruction = |form: &Form| {
+            let instruction = module.text(form.text).to_owned();
+            why(form, &instruction).map(|why| Reason::Uncontained { instruction, why })
+        };
+        let has_locals = !self.has_no_locals;
+        unbounded_stack(module, functions)
+            .or_else(|| has_locals.then(|| unbounded_frames(module, functions))?)
+            .or_else(|| endless_barriers(module, functions))
+            .or_else(|| self.endless.clone().filter(|_| self.parting.is_among(functions)))
+            .or_else(|| forms.find_map(instruction))
+    }
 }
 
 /// What an instruction does that no guard bounds.
@@ -37,6 +71,7 @@ fn why(form: &Form, text: &str) -> Option<&'static str> {
         Op::Mapa => "names another CTA's shared memory",
         Op::Bar | Op::Barrier if form.has(Mod::Cluster) => "waits for CTAs that may never come",
         Op::Wgmma if text.starts_with("wgmma.mma") => "reads shared memory by a descriptor",
+        Op::Setmaxnreg => "waits for registers that other warps may never give back",
         Op::Tcgen05 => "reaches shared and tensor memory by descriptors",
         _ => return None,
     })
@@ -44,7 +79,7 @@ fn why(form: &Form, text: &str) -> Option<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::uncontained;
+    use super::Rights;
     use std::collections::BTreeSet;
 
     fn of(body: &str) -> Option<String> {
@@ -54,7 +89,7 @@ mod tests {
         );
         let module = crate::parse(&source).unwrap();
         let reached: BTreeSet<_> = module.kernels().iter().map(|kernel| kernel.func).collect();
-        uncontained(&module, &reached).map(|reason| reason.to_string())
+        Rights::new(&module).uncontained(&reached).map(|reason| reason.to_string())
     }
 
     #[test]
@@ -67,6 +102,7 @@ mod tests {
                 "cp.async.bulk.global.shared::cta.bulk_group",
             ),
             ("mapa.u64 %d1, %d2, 1;", "mapa.u64"),
+            ("setmaxnreg.inc.sync.aligned.u32 64;", "setmaxnreg.inc.sync.aligned.u32"),
             ("barrier.cluster.arrive;\nbarrier.cluster.wait;", "barrier.cluster.arrive"),
         ] {
             let reason = of(body).unwrap_or_else(|| panic!("{body}"));

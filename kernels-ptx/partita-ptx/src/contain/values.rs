@@ -104,10 +104,7 @@ pub(super) struct Values<'a> {
 
 impl<'a> Values<'a> {
     pub(super) fn new(module: &'a Module, body: &'a Body, cfg: &Cfg) -> Self {
-        let mut definitions = vec![Vec::new(); body.regs.len()];
-        for (stmt, inst) in body.insts() {
-            body.each_result(inst, &mut |reg| definitions[reg.index()].push(stmt));
-        }
+        let definitions = definitions(body);
         let undefined = undefined(body, cfg, &definitions);
         let in_loop = in_loop(cfg);
         let is_stable = (0..body.regs.len())
@@ -416,9 +413,18 @@ fn in_loop(cfg: &Cfg) -> Vec<bool> {
     spans.collect()
 }
 
+/// The statements that define each register.
+pub(super) fn definitions(body: &Body) -> Vec<Vec<usize>> {
+    let mut definitions = vec![Vec::new(); body.regs.len()];
+    for (stmt, inst) in body.insts() {
+        body.each_result(inst, &mut |reg| definitions[reg.index()].push(stmt));
+    }
+    definitions
+}
+
 /// Registers that may be read before they are defined, or whose only definition may not happen.
 /// Where the sets of registers are too large, these are all.
-fn undefined(body: &Body, cfg: &Cfg, definitions: &[Vec<usize>]) -> Vec<bool> {
+pub(super) fn undefined(body: &Body, cfg: &Cfg, definitions: &[Vec<usize>]) -> Vec<bool> {
     let words = body.regs.len().div_ceil(64);
     let blocks = cfg.blocks.len();
     if words.saturating_mul(blocks) > MOST_WORDS {

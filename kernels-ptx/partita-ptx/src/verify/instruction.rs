@@ -3,6 +3,7 @@
 //! Instruction-Type Size").
 
 use super::{TableLabels, Verifier};
+use crate::analysis::divergence::results;
 use crate::ir::{
     Base, Body, Form, Guard, Inst, Mod, Op, Operand, Part, Reg, Slice, Special, Symbol, Type,
 };
@@ -117,6 +118,8 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
             checker.addresses(operands);
             checker.components(inst.operands);
             checker.barrier(form, operands);
+            checker.result(form, operands);
+            checker.mask(form, operands);
             if known {
                 checker.widths(form, operands);
             }
@@ -183,6 +186,28 @@ impl Checker<'_, '_> {
                 let name = self.verifier.module.text(register.name);
                 self.error(format!("`{name}` is no address: it needs 32 or 64 bits"));
             }
+        }
+    }
+
+    /// Special registers are read only.
+    fn result(&mut self, form: &Form, operands: &[Operand]) {
+        let count = results(form, operands).unwrap_or(0);
+        if let [Operand::Special(special, _), ..] = operands[..count.min(operands.len())] {
+            let mut name = String::new();
+            special.write(&mut name);
+            self.error(format!("`{}` cannot write the special register `{name}`", self.spelling));
+        }
+    }
+
+    /// The lanes for which an instruction waits are 32 bits.
+    fn mask(&mut self, form: &Form, operands: &[Operand]) {
+        let waits = match form.op {
+            Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect => form.has(Mod::Sync),
+            Op::Bar | Op::Barrier => form.has(Mod::Warp),
+            _ => false,
+        };
+        if let Some(mask) = operands.last().filter(|_| waits) {
+            self.bits(mask, 32, Fit::Exact);
         }
     }
 

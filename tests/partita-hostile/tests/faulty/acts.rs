@@ -13,7 +13,7 @@ type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 37] = [
+const FAULTS: [Fault; 40] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -51,6 +51,9 @@ const FAULTS: [Fault; 37] = [
     ("reductions, apart", 0, &[702], reductions_apart),
     ("reductions, never full", 0, &[702], |random, _| reduction_never_full(random)),
     ("threads, apart", 0, &[702], threads_apart),
+    ("lanes, apart", 0, &[700, 702], lanes_apart),
+    ("callers' arrays, beyond", 0, &[700, 716], callers_arrays),
+    ("breakpoint", 0, &[719], |_, _| "\tbrkpt;\n".to_owned()),
 ];
 
 /// A fault, of this name if one is given.
@@ -234,6 +237,22 @@ fn generic_local(random: &mut Random) -> String {
     let number = random.number("%y", far);
     // The kernel knows its local memory; a function may be handed a caller's.
     format!("\t// %own\n{number}\tcvta.local.u64 %y, %y;\n{}", access(random, "", "%y"))
+}
+
+/// Two functions get a pointer that may name no array of any caller, or one of these.
+fn callers_arrays(random: &mut Random, index: usize) -> String {
+    let far = (random.one_of(&[0, 64, 1 << 20]) + random.far()) & 0xffff_ffff;
+    let number = random.number("%y", far);
+    let wrong = "cvta.local.u64 %y, %y;\n";
+    let near = "mov.u64 %a, stack;\n\tcvta.local.u64 %a, %a;\n\tadd.s64 %y, %y, %a;\n";
+    let pointer = random.one_of(&[wrong, near]);
+    let registers = ".reg .b16 %h<8>; .reg .b32 %r<32>; .reg .f32 %f<8>; .reg .b64 %d<32>;";
+    let access = access(random, "", "%y");
+    format!(
+        ".func inner{index}(.reg .b64 %y) {{ {registers} .local .align 8 .b8 own[24]; {access} \
+         ret; }}\n.func outer{index}(.reg .b64 %p) {{ .local .align 8 .b8 own[40]; call \
+         inner{index}, (%p); ret; }}\n----\n\t// %own\n{number}\t{pointer}\tcall outer{index}, (%y);\n"
+    )
 }
 
 fn constant(random: &mut Random) -> String {
@@ -487,6 +506,41 @@ fn threads_apart(random: &mut Random, index: usize) -> String {
         "\tmov.u32 %v, %ntid.x;\n\tmin.u32 %v, %v, 64;\n\tand.b32 %w, %r2, {bit};\n\tsetp.eq.u32 \
          %p4, %w, 0;\n\t@%p4 bra $ONE{index};\n\t{other}\n\tbra $BOTH{index};\n$ONE{index}:\n\
          \t{one}\n$BOTH{index}:\n\tbarrier.sync 4;\n"
+    )
+}
+
+/// Lanes of a warp wait for each other in different places, for different lanes.
+fn lanes_apart(random: &mut Random, index: usize) -> String {
+    let [one, other, last] = [(); 3].map(|()| {
+        let mask = random.one_of(&[
+            "0xffffffff",
+            "0xffffffff",
+            "0xffff",
+            "0x0f0f0f0f",
+            "0xfffffffe",
+            "%u",
+            "%r2",
+        ]);
+        let wait = random.one_of(&[
+            "shfl.sync.bfly.b32 %r20, %r2, 1, 0x1f, MASK;",
+            "shfl.sync.idx.b32 %r20|%p5, %r2, 0, 0x1f, MASK;",
+            "vote.sync.ballot.b32 %r20, %p4, MASK;",
+            "match.any.sync.b32 %r20, %r2, MASK;",
+            "bar.warp.sync MASK;",
+            "activemask.b32 %s; bar.warp.sync %s;",
+            "bar.sync 0;",
+            "bar.sync 1;",
+            "bar.red.or.pred %p6, 2, %p4;",
+            "@%p5 bar.warp.sync MASK;",
+            "movmatrix.sync.aligned.m8n8.trans.b16 %r20, %r2;",
+        ]);
+        wait.replace("MASK", mask)
+    });
+    let bit = random.one_of(&[1, 8, 16, 24]);
+    format!(
+        "\tmov.u32 %u, 3;\n\tshl.b32 %u, %u, %r2;\n\tand.b32 %w, %r2, {bit};\n\tsetp.eq.u32 %p4, \
+         %w, 0;\n\tsetp.gt.u32 %p5, %r2, 9;\n\t@%p4 bra $ONE{index};\n\t{other}\n\tbra \
+         $BOTH{index};\n$ONE{index}:\n\t{one}\n$BOTH{index}:\n\t{last}\n"
     )
 }
 

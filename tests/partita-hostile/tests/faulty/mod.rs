@@ -154,7 +154,7 @@ const TICKET_WORK: &str = "\
 
 /// The fault where some threads come by.
 fn guarded(random: &mut Random, index: usize, text: &str) -> String {
-    // Where some lanes of a warp wait for others that wait elsewhere, nothing is contained. Lanes
+    // Seeds mean what they did when lanes that wait for lanes elsewhere were not contained. Lanes
     // that have exited are not awaited.
     let of_warps = [".sync.aligned", ".popc.aligned", "bar.sync %w, %v", "bar.red."];
     let is_of_warps = of_warps.iter().any(|sync| text.contains(sync));

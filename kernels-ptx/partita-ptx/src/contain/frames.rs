@@ -1,0 +1,186 @@
+//! The part of local memory that generic pointers may name where a function may get pointers to its
+//! callers' arrays.
+//!
+//! PTX does not tell how much local memory a thread has. What is known is where the arrays of a
+//! function lie, and those of its callers. A kernel therefore passes down the addresses between
+//! which its arrays lie, and every function widens them by its own ([`Carry`]). Frames of a stack
+//! lie one behind another, so all between two arrays is the thread's.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::analysis::hazard::callee;
+use crate::carry::{self, Carry, declare, emit};
+use crate::ir::{
+    Base, Body, FuncId, FunctionKind, Inst, Module, Op, Operand, Reg, Stmt, Symbol, Type, VarId,
+};
+use crate::kernels::{Calls, Reach};
+use crate::report::Reason;
+
+use super::Regs;
+use super::arrays::{MOST_ARRAYS, are_none, arrays, has_outside};
+
+/// Two registers of a body: where the first array begins, and where the last one ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Frame {
+    low: Reg,
+    high: Reg,
+}
+
+/// Whether a body uses a generic address in a register.
+fn is_generic(module: &Module, body: &Body) -> bool {
+    body.insts().any(|(_, inst)| {
+        let has_place = |operand: &Operand| matches!(operand, Operand::Mem(Base::Reg(_), _));
+        matches!(module.form(inst).op, Op::Ld | Op::Ldu | Op::St)
+            && module.access_space(body, inst).is_none()
+            && body.operands(inst.operands).iter().any(has_place)
+    })
+}
+
+/// The functions of a module that need frames, kernels too.
+fn needing(module: &Module, reached: &BTreeSet<FuncId>) -> BTreeSet<FuncId> {
+    let needs = |id: &FuncId| {
+        let function = module.func(*id);
+        let body = function.body.as_ref().filter(|body| is_generic(module, body));
+        body.is_some_and(|body| {
+            function.kind == FunctionKind::Func
+                || arrays(module, body).is_none_or(|all| all.len() > MOST_ARRAYS)
+        })
+    };
+    reached.iter().copied().filter(needs).collect()
+}
+
+/// Why the generic pointers of a kernel that reaches these functions have no bound in local memory,
+/// of which the module has some.
+#[must_use]
+pub(super) fn unbounded_frames(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
+    let needing = needing(module, functions);
+    if needing.is_empty() {
+        return None;
+    }
+    let odd = functions.iter().find(|id| {
+        let body = module.func(**id).body.as_ref();
+        body.is_some_and(|body| arrays(module, body).is_none())
+    });
+    let odd = odd.or_else(|| needing.first().filter(|_| has_outside(module)));
+    if let Some(id) = odd {
+        let function = module.text(module.func(*id).name).to_owned();
+        return Some(Reason::UnboundedFrame { function });
+    }
+    let mut calls = Calls::new(module);
+    // The order of calls does not matter, only what they reach.
+    let reach = Reach { funcs: functions.clone(), ..Reach::default() };
+    carry::wanted(module, &mut calls, &reach, &needing).err().map(|refusal| refusal.reason)
+}
+
+/// Passes frames down in every kernel that needs them. The registers of each body that has them.
+pub(super) fn pass_down(module: &mut Module) -> BTreeMap<FuncId, Frame> {
+    let mut frames = BTreeMap::new();
+    if are_none(module) {
+        return frames;
+    }
+    let mut wanted: Vec<(FuncId, BTreeSet<FuncId>)> = Vec::new();
+    let mut calls = Calls::new(module);
+    for kernel in module.kernels() {
+        let reach = calls.reach(kernel.func);
+        let needing = needing(module, &reach.funcs);
+        if needing.is_empty() || unbounded_frames(module, &reach.funcs).is_some() {
+            continue;
+        }
+        if let Ok(functions) = carry::wanted(module, &mut calls, &reach, &needing) {
+            wanted.push((kernel.func, functions));
+        }
+    }
+    if wanted.is_empty() {
+        return frames;
+    }
+    let mut carry = Carry::new(module, &[("lowest", Type::B64), ("highest", Type::B64)]);
+    for (kernel, functions) in wanted {
+        for copy in carry.copy(module, &functions) {
+            frames.extend(frame(module, &carry, copy, false).map(|frame| (copy, frame)));
+        }
+        frames.extend(frame(module, &carry, kernel, true).map(|frame| (kernel, frame)));
+    }
+    carry.place(module);
+    frames
+}
+
+/// Gives a body its frame, and its calls the frame of their own.
+fn frame(module: &mut Module, carry: &Carry, id: FuncId, is_kernel: bool) -> Option<Frame> {
+    let mut body = module.funcs[id.0 as usize].body.take()?;
+    let own = arrays(module, &body).unwrap_or_default();
+    let taken = taken_parameters(module, &body);
+    // Their addresses are taken before the place of their declarations.
+    let mut out: Vec<Stmt> = own.iter().map(|&array| Stmt::Var(array)).collect();
+    let regs = match is_kernel {
+        true => carry.declare(&mut body, &mut out),
+        false => carry.load(module, id, &mut body, None, &mut out),
+    };
+    let &[low, high] = regs.as_slice() else { return None };
+    let at = module.names.fresh("%pw_at");
+    let at = declare(&mut body, at, Type::B64, &mut out);
+    let [low_of, high_of, at] = [low, high, at].map(Operand::Reg);
+    if is_kernel {
+        emit(module, &mut body, &mut out, "mov.u64", &[low_of, Operand::Int(u64::MAX)]);
+        emit(module, &mut body, &mut out, "mov.u64", &[high_of, Operand::Int(0)]);
+    }
+    for &var in own.iter().chain(&taken) {
+        let bytes = Operand::Int(module.var(var).bytes().unwrap_or(0));
+        let place = Operand::Symbol(Symbol::Var(var), 0);
+        emit(module, &mut body, &mut out, "mov.u64", &[at, place]);
+        emit(module, &mut body, &mut out, "min.u64", &[low_of, low_of, at]);
+        emit(module, &mut body, &mut out, "add.u64", &[at, at, bytes]);
+        emit(module, &mut body, &mut out, "max.u64", &[high_of, high_of, at]);
+    }
+    for stmt in std::mem::take(&mut body.stmts) {
+        match stmt {
+            Stmt::Var(var) if own.contains(&var) => {}
+            Stmt::Inst(inst) if calls(module, &body, &inst) => {
+                carry.call(module, &mut body, inst, &regs, &mut out);
+            }
+            stmt => out.push(stmt),
+        }
+    }
+    body.stmts = out;
+    module.funcs[id.0 as usize].body = Some(body);
+    Some(Frame { low, high })
+}
+
+fn calls(module: &Module, body: &Body, inst: &Inst) -> bool {
+    module.form(inst).op == Op::Call && callee(body.operands(inst.operands)).is_some()
+}
+
+/// Parameters of a function whose addresses it takes: they lie in local memory then (PTX ISA,
+/// "mov").
+fn taken_parameters(module: &Module, body: &Body) -> Vec<VarId> {
+    let takes = |inst: &Inst| matches!(module.form(inst).op, Op::Mov | Op::Cvta);
+    let taking = body.insts().filter(|(_, inst)| takes(inst));
+    let named = taking.flat_map(|(_, inst)| body.operands(inst.operands));
+    let taken: BTreeSet<VarId> = named
+        .filter_map(|operand| match *operand {
+            Operand::Symbol(Symbol::Var(id), _) if module.var(id).space.is_param() => Some(id),
+            _ => None,
+        })
+        .collect();
+    taken.into_iter().collect()
+}
+
+/// Appends the check that a generic address is none of local memory, or lies in the frame.
+pub(super) fn within(
+    module: &mut Module,
+    body: &mut Body,
+    regs: Regs,
+    (reg, plus, bytes): (Reg, i32, u32),
+    frame: Frame,
+    out: &mut Vec<Stmt>,
+) {
+    let [far, bad, some] = [regs.far, regs.bad, regs.some].map(Operand::Reg);
+    let [low, high] = [frame.low, frame.high].map(Operand::Reg);
+    let offset = Operand::Int(i64::from(plus).cast_unsigned());
+    emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
+    emit(module, body, out, "isspacep.local", &[bad, far]);
+    emit(module, body, out, "cvta.to.local.u64", &[far, far]);
+    emit(module, body, out, "setp.lt.u64", &[some, far, low]);
+    emit(module, body, out, "add.s64", &[far, far, Operand::Int(bytes.into())]);
+    emit(module, body, out, "setp.gt.or.u64", &[some, far, high, some]);
+    emit(module, body, out, "and.pred", &[bad, bad, some]);
+}
