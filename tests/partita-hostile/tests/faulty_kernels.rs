@@ -36,11 +36,12 @@ use std::time::{Duration, Instant};
 /// Seeds of a usual run: the first ones, and some that once reached the context.
 const USUAL: &str = "0-19,281,397,441,792,8426,8727";
 /// Faults that no seed chooses, with the seeds of each in a usual run.
-const BY_NAME: [&str; 6] = [
+const BY_NAME: [&str; 7] = [
     "reductions, apart",
     "reductions, never full",
     "threads, apart",
     "lanes, apart",
+    "lanes, words",
     "callers' arrays, beyond",
     "breakpoint",
 ];

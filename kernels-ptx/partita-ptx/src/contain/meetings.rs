@@ -17,6 +17,7 @@
 
 use crate::ir::{Base, Guard, Operand, Part, Pos, Reg, Special, Symbol, Type, VarId};
 
+use super::Kept;
 use super::code::Code;
 
 /// Lanes of a warp.
@@ -78,6 +79,11 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
+    /// The words, which only guards may change.
+    pub(super) fn kept(&self) -> Kept {
+        Kept { words: self.words, bytes: self.layout.bytes() }
+    }
+
     pub(super) fn next_site(&mut self) -> Site {
         self.sites += 1;
         Site::Place(self.sites - 1)

@@ -59,6 +59,7 @@ use crate::worker::Rewritten;
 use accesses::{Access, accesses, barrier, named};
 use arrays::Locals;
 use lines::Lines;
+use meetings::Meeting;
 use places::{Key, Places};
 use shared::Apart;
 use values::Values;
@@ -94,8 +95,10 @@ pub fn contain(module: &Module) -> Rewritten {
     let mut out = module.clone();
     let frames = frames::pass_down(&mut out);
     let meetings = warps::Plan::of(&out);
+    let meeting = meetings.begin(&mut out);
     let mut state = State {
         shared_end: None,
+        kept: meeting.as_ref().map(Meeting::kept),
         has_no_locals: arrays::are_none(module),
         apart: Apart::of(module),
     };
@@ -120,7 +123,9 @@ pub fn contain(module: &Module) -> Rewritten {
     let comes = |module: &Module, body: &Body, inst: &Inst| {
         polled.as_ref().is_some_and(|plan| plan.comes(module, body, inst))
     };
-    meetings.apply(&mut out, comes);
+    if let Some(meeting) = meeting {
+        meetings.apply(&mut out, meeting, comes);
+    }
     if let Some(plan) = &polled {
         barriers::poll(&mut out, plan);
     }
@@ -166,8 +171,16 @@ struct Guards {
     checks: Vec<(Check, Option<u32>)>,
 }
 
+/// Words of shared memory that the program must not write.
+#[derive(Clone, Copy)]
+struct Kept {
+    words: VarId,
+    bytes: u32,
+}
+
 struct State {
     shared_end: Option<VarId>,
+    kept: Option<Kept>,
     /// Whether no pointer of the module may name local memory.
     has_no_locals: bool,
     /// How generic addresses of shared memory are told.
@@ -398,8 +411,10 @@ fn same(one: Space, two: Space) -> bool {
 struct Regs {
     low: Reg,
     end: Reg,
+    from: Reg,
     far: Reg,
     wide: Reg,
+    aside: Reg,
     bad: Reg,
     some: Reg,
 }
@@ -413,8 +428,10 @@ impl Regs {
         Self {
             low: reg("%pw_low", Type::B32),
             end: reg("%pw_end", Type::B32),
+            from: reg("%pw_from", Type::B32),
             far: reg("%pw_far", Type::B64),
             wide: reg("%pw_wide", Type::B64),
+            aside: reg("%pw_aside", Type::B64),
             bad: reg("%pw_bad", Type::Pred),
             some: reg("%pw_some", Type::Pred),
         }
@@ -472,7 +489,8 @@ impl Emitter<'_> {
             }
             Check::Lines { base, plus, bytes, lines } => {
                 self.shared(module, body, (base, plus, bytes, false), out);
-                lines.beyond(module, body, self.regs, (base, plus), out);
+                let first = (base, plus, bytes);
+                lines.beyond(module, body, self.regs, first, self.state.kept, out);
                 1
             }
             Check::Stride { stride, of } => {

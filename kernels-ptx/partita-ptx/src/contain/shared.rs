@@ -5,7 +5,7 @@
 //! all CTAs is `shared::cluster`, which PTX names from `sm_90` on. Older text asks whether the
 //! address lies nowhere else.
 
-use super::{Emitter, Regs};
+use super::{Emitter, Kept, Regs};
 use crate::carry::emit;
 use crate::ir::{
     Base, Body, Init, Mod, Module, Op, Operand, Part, Space, Special, Stmt, Symbol, Version,
@@ -85,7 +85,8 @@ fn names_constant(module: &Module, init: &Init) -> bool {
 }
 
 impl Emitter<'_> {
-    /// The address is not below the number of places at which the access fits.
+    /// The address is not below the number of places at which the access fits, or the access
+    /// touches words that the pass keeps.
     pub(super) fn shared(
         &mut self,
         module: &mut Module,
@@ -93,8 +94,9 @@ impl Emitter<'_> {
         (base, plus, bytes, is_generic): (Base, i32, u32, bool),
         out: &mut Vec<Stmt>,
     ) {
-        let Regs { low, end, far, wide, bad, some } = self.regs;
-        let [low, end, far, wide, bad, some] = [low, end, far, wide, bad, some].map(Operand::Reg);
+        let Regs { low, end, from, far, wide, bad, some, .. } = self.regs;
+        let [low, end, from] = [low, end, from].map(Operand::Reg);
+        let [far, wide, bad, some] = [far, wide, bad, some].map(Operand::Reg);
         let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
         let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
         emit(module, body, out, "mov.u32", &[end, variable]);
@@ -119,6 +121,14 @@ impl Emitter<'_> {
                 }
             }
             emit(module, body, out, "setp.ge.u32", &[bad, low, end]);
+            if let Some(Kept { words, bytes: size }) = self.state.kept {
+                let words = Operand::Symbol(Symbol::Var(words), 0);
+                let (before, all) = (u64::from(bytes) - 1, u64::from(bytes) - 1 + u64::from(size));
+                emit(module, body, out, "mov.u32", &[from, words]);
+                emit(module, body, out, "sub.u32", &[low, low, from]);
+                emit(module, body, out, "add.u32", &[low, low, Operand::Int(before)]);
+                emit(module, body, out, "setp.lt.or.u32", &[bad, low, Operand::Int(all), bad]);
+            }
             return;
         }
         let Base::Reg(reg) = base else { return };
@@ -134,6 +144,14 @@ impl Emitter<'_> {
         }
         emit(module, body, out, "cvt.u64.u32", &[wide, end]);
         emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
+        if let Some(Kept { words, bytes: size }) = self.state.kept {
+            let words = Operand::Symbol(Symbol::Var(words), 0);
+            let (before, all) = (u64::from(bytes) - 1, u64::from(bytes) - 1 + u64::from(size));
+            emit(module, body, out, "mov.u64", &[wide, words]);
+            emit(module, body, out, "sub.s64", &[far, far, wide]);
+            emit(module, body, out, "add.s64", &[far, far, Operand::Int(before)]);
+            emit(module, body, out, "setp.lt.or.u64", &[bad, far, Operand::Int(all), bad]);
+        }
         if is_generic {
             emit(module, body, out, "and.pred", &[bad, bad, some]);
         }

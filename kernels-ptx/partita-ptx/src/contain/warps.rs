@@ -9,8 +9,8 @@
 //! A kernel stays as it is where its lanes wait at the same instructions in the same order
 //! ([`is_parted`]): whoever does not come has exited, or is in a loop, where it looks at the flag.
 //!
-//! The words of the lanes lie in the program's shared memory. A program that writes over them may
-//! let a lane go on that then waits for ever.
+//! The words of the lanes lie in the program's shared memory, and count as beyond it
+//! ([`super::Kept`]): a program that changed them could let a lane wait for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -239,11 +239,10 @@ impl Plan {
         plan
     }
 
-    /// Lets lanes come before they wait for each other. `comes`: whether a warp's lanes come
-    /// together at a barrier.
-    pub(super) fn apply(&self, module: &mut Module, comes: impl Fn(&Module, &Body, &Inst) -> bool) {
+    /// Declares the words of the lanes, if guards are needed.
+    pub(super) fn begin(&self, module: &mut Module) -> Option<Meeting> {
         if self.kernels.is_empty() {
-            return;
+            return None;
         }
         let has_masks = self.reached.iter().any(|id| {
             let body = module.func(*id).body.as_ref();
@@ -256,7 +255,17 @@ impl Plan {
         });
         let layout = Layout { warps: self.warps(), has_masks };
         let words = barriers::words(module, WORDS, layout.bytes());
-        let mut meeting = Meeting { words, layout, sites: 0 };
+        Some(Meeting { words, layout, sites: 0 })
+    }
+
+    /// Lets lanes come before they wait for each other. `comes`: whether a warp's lanes come
+    /// together at a barrier.
+    pub(super) fn apply(
+        &self,
+        module: &mut Module,
+        mut meeting: Meeting,
+        comes: impl Fn(&Module, &Body, &Inst) -> bool,
+    ) {
         for &id in &self.reached {
             let index = id.0 as usize;
             let Some(mut body) = module.funcs[index].body.take() else { continue };

@@ -13,7 +13,7 @@ type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 40] = [
+const FAULTS: [Fault; 41] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -52,6 +52,7 @@ const FAULTS: [Fault; 40] = [
     ("reductions, never full", 0, &[702], |random, _| reduction_never_full(random)),
     ("threads, apart", 0, &[702], threads_apart),
     ("lanes, apart", 0, &[700, 702], lanes_apart),
+    ("lanes, words", 0, &[700, 702], lanes_words),
     ("callers' arrays, beyond", 0, &[700, 716], callers_arrays),
     ("breakpoint", 0, &[719], |_, _| "\tbrkpt;\n".to_owned()),
 ];
@@ -251,7 +252,8 @@ fn callers_arrays(random: &mut Random, index: usize) -> String {
     format!(
         ".func inner{index}(.reg .b64 %y) {{ {registers} .local .align 8 .b8 own[24]; {access} \
          ret; }}\n.func outer{index}(.reg .b64 %p) {{ .local .align 8 .b8 own[40]; call \
-         inner{index}, (%p); ret; }}\n----\n\t// %own\n{number}\t{pointer}\tcall outer{index}, (%y);\n"
+         inner{index}, (%p); ret; }}\n----\n\t// %own\n{number}\t{pointer}\tcall \
+         outer{index}, (%y);\n"
     )
 }
 
@@ -541,6 +543,24 @@ fn lanes_apart(random: &mut Random, index: usize) -> String {
         "\tmov.u32 %u, 3;\n\tshl.b32 %u, %u, %r2;\n\tand.b32 %w, %r2, {bit};\n\tsetp.eq.u32 %p4, \
          %w, 0;\n\tsetp.gt.u32 %p5, %r2, 9;\n\t@%p4 bra $ONE{index};\n\t{other}\n\tbra \
          $BOTH{index};\n$ONE{index}:\n\t{one}\n$BOTH{index}:\n\t{last}\n"
+    )
+}
+
+/// Writes all shared memory up to somewhere, and then lanes wait for each other.
+fn lanes_words(random: &mut Random, index: usize) -> String {
+    let (store, step) = random.one_of(&[
+        ("st.shared.u32 [%v], %u;", 4),
+        ("st.shared.u8 [%v+3], %u;", 1),
+        ("red.shared.or.b32 [%v], %u;", 4),
+        ("cvt.u64.u32 %y, %v; cvta.shared.u64 %y, %y; st.u32 [%y+8], %u;", 4),
+        ("cvt.u64.u32 %y, %v; cvta.shared.u64 %y, %y; st.v2.b64 [%y], {%data, %data};", 16),
+    ]);
+    let most = random.one_of(&[512, 2048, 8192, 40_000]);
+    let value = random.one_of(&[0, 1, 0xffff, 0xffff_ffff_u32]);
+    let apart = lanes_apart(random, index);
+    format!(
+        "\tmov.u32 %u, {value};\n\tmov.u32 %v, 0;\n$WORD{index}:\n\t{store}\n\tadd.u32 %v, %v, \
+         {step};\n\tsetp.lt.u32 %p4, %v, {most};\n\t@%p4 bra $WORD{index};\n{apart}"
     )
 }
 
