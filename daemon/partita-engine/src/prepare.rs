@@ -142,6 +142,9 @@ pub enum Fence {
     /// the next multiple of 8 and before all others, the first address of the window's cell
     /// ([`partita_device::Guards::cell_bits`]).
     Code,
+    /// The same, but its faults may reach others: it may end the device's work, or occupy the
+    /// device for ever. Why.
+    Uncontained(String),
     /// It does not, and why.
     None(String),
 }

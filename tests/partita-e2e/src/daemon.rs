@@ -104,12 +104,16 @@ impl Daemon {
     }
 
     /// The real backend on the emulated driver, whose switches are a list such as `timing=off`.
+    /// `PARTITA_EMULATED_DRIVER_DEVICE` sets another device than `cuda`, such as
+    /// `cuda,guards=strict`.
     ///
     /// # Panics
     /// Where it does not come up.
     #[must_use]
     pub fn on_emulated_driver(switches: &str, text: &str) -> Daemon {
-        Daemon::with_emulated_driver(&["cuda"], switches, text)
+        let device = std::env::var("PARTITA_EMULATED_DRIVER_DEVICE");
+        let device = device.as_deref().unwrap_or("cuda");
+        Daemon::with_emulated_driver(&[device], switches, text)
     }
 
     /// The same for these of the driver's GPUs.

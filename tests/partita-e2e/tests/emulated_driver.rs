@@ -3,7 +3,8 @@
 //!
 //! A run tries a few programs of the gallery. `PARTITA_EMULATED_DRIVER_GALLERY=all` tries all, and
 //! `PARTITA_EMULATED_DRIVER_GALLERY=scan,gemm` these. `PARTITA_EMULATED_DRIVER` sets other
-//! switches of the driver than the tests choose.
+//! switches of the driver than the tests choose, and `PARTITA_EMULATED_DRIVER_DEVICE` the device of
+//! the daemon, such as `cuda,guards=strict`.
 //!
 //! A seed decides which habits the driver has, and what hardware leaves open. A run tries two
 //! seeds, and `PARTITA_EMULATED_DRIVER_SEEDS=0-999` tries these.
@@ -133,6 +134,14 @@ fn what_kernels_print_arrives() {
     ];
     assert_eq!(kernels, expected, "{stdout}");
     assert_eq!(stdout.lines().filter(|line| line.starts_with("block ")).count(), 6, "{stdout}");
+}
+
+/// A kernel whose faults no guard contains runs where its user has the right, as root has.
+#[test]
+fn strict_guards_let_right_programs_pass() {
+    let daemon = Daemon::with_emulated_driver(&["cuda,guards=strict"], SWITCHES, POLICY);
+    let programs = ["recursion", "reduce"].map(toolchain::gallery_program);
+    assert_eq!(run_on(&daemon, &programs), Ok(()));
 }
 
 /// Loading holds up every call until nothing runs, and each program loads while others run.

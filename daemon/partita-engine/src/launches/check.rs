@@ -186,28 +186,37 @@ impl Checker<'_> {
 }
 
 /// Gives a kernel that keeps to its window by its own code the window. Refuses a kernel that
-/// nothing keeps there, unless its tenant may run such.
+/// nothing keeps there, or whose faults may reach others, unless its tenant may run such.
 pub(crate) fn fence(
     guards: Guards,
     window: DeviceAddress,
     (tenant, may_run_unfenced): (TenantId, bool),
     spec: &mut Spec,
 ) -> Result<(), Refusal> {
-    match (&spec.kernel.fence, guards.cell_bits) {
-        (Fence::Code, Some(bits)) => {
-            spec.params.push(Hidden::Cell, window.0 & !((1 << bits) - 1));
-            Ok(())
+    let name = &spec.kernel.name;
+    let reason = match &spec.kernel.fence {
+        _ if may_run_unfenced => None,
+        Fence::Device | Fence::Code => None,
+        Fence::Uncontained(why) => {
+            Some((format!("faults of kernel `{name}` may end or stop everybody's work"), why))
         }
-        (Fence::None(why), _) if !may_run_unfenced => {
-            let text = format!(
-                "kernel `{}` cannot be held to its program's memory, and {tenant} may not run \
-                 such kernels: {why}; an administrator may allow it by `[[policy.unfenced]]`",
-                spec.kernel.name
-            );
-            Err(Refusal::Explained(CudaResult::ERROR_NOT_PERMITTED, text))
+        Fence::None(why) => {
+            Some((format!("kernel `{name}` cannot be held to its program's memory"), why))
         }
-        _ => Ok(()),
+    };
+    if let Some((what, why)) = reason {
+        let text = format!(
+            "{what}, and {tenant} may not run such kernels: {why}; an administrator may allow it \
+             by `[[policy.unfenced]]`"
+        );
+        return Err(Refusal::Explained(CudaResult::ERROR_NOT_PERMITTED, text));
     }
+    if let (Fence::Code | Fence::Uncontained(_), Some(bits)) =
+        (&spec.kernel.fence, guards.cell_bits)
+    {
+        spec.params.push(Hidden::Cell, window.0 & !((1 << bits) - 1));
+    }
+    Ok(())
 }
 
 /// What the device said of a kernel when it loaded it.

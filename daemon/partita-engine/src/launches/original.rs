@@ -43,7 +43,7 @@ impl Pending {
     /// nowhere but into the window.
     pub(crate) fn needs_barrier_in_window(&self) -> bool {
         let uses = |form: &Form| matches!(form, Form::Original(o) if o.barrier == Barrier::Used);
-        self.spec.kernel.fence == Fence::Code && uses(&self.form)
+        matches!(self.spec.kernel.fence, Fence::Code | Fence::Uncontained(_)) && uses(&self.form)
     }
 }
 

@@ -275,7 +275,7 @@ impl Account {
             form: form.name().to_owned(),
             reason: pending.reason().cloned(),
             unfenced: match &pending.spec.kernel.fence {
-                Fence::None(why) => Some(why.clone()),
+                Fence::None(why) | Fence::Uncontained(why) => Some(why.clone()),
                 Fence::Device | Fence::Code => None,
             },
             launches: 1,

@@ -2,7 +2,7 @@
 
 use super::world::{
     ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, FENCED, GOOD_IMAGE, HUNGRY, LONG, LOOSE, MALFORMED_IMAGE,
-    MEDIUM, MODULE, SHORT, TICKET, World,
+    MEDIUM, MODULE, RISKY, SHORT, TICKET, World,
 };
 use crate::{
     Action, ArenaRange, CloseReason, EventHandle, ModuleHandle, Payload, Request, Sequence,
@@ -483,6 +483,24 @@ fn kernels_without_a_fence_need_a_right() {
     assert_eq!(launch(&mut world).0.0, 800);
     world.engine.set_unfenced([Some(TenantId(1000))]);
     assert_eq!(launch(&mut world).0.0, 0);
+    assert_eq!(world.synchronize(session), 0);
+    world.finish();
+}
+
+/// Its code has the same parameters as that of a kernel whose faults reach nobody.
+#[test]
+fn kernels_whose_faults_reach_others_need_a_right_and_get_their_cell() {
+    let mut world = World::new(4);
+    let (session, _) = world.session();
+    let window = world.alloc(session, 8).0;
+    let (code, payload) = world.ask(session, Request::Launch(World::launch(0, RISKY, 10)));
+    let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
+    assert!(code.0 == 800 && text.contains("everybody's work"), "{text}");
+    world.engine.set_unfenced([Some(TenantId(1000))]);
+    world.start(session, 0, RISKY, 1_000);
+    world.run_for(5);
+    let params = world.device.params_of("risky");
+    assert_eq!(params[16..24], (window >> 24 << 24).to_le_bytes());
     assert_eq!(world.synchronize(session), 0);
     world.finish();
 }

@@ -65,6 +65,7 @@ const PTX: &str = concat!(
     "cluster-ticket-original 10\n",
     "polling-alone 10\n",
     "spin-some 1\n",
+    "risky 1\n",
 );
 pub(crate) const SHORT: u32 = 0;
 pub(crate) const MEDIUM: u32 = 1;
@@ -111,6 +112,8 @@ pub(crate) const CLUSTER_TICKET: u32 = 27;
 pub(crate) const POLLING: u32 = 28;
 /// Ends on some SMs only.
 pub(crate) const SPIN_SOME: u32 = 29;
+/// Keeps to its window by its own code, and its faults reach others.
+pub(crate) const RISKY: u32 = 30;
 /// Images that the shell knows.
 pub(crate) const GOOD_IMAGE: ImageId = ImageId(1);
 pub(crate) const BAD_IMAGE: ImageId = ImageId(2);
@@ -577,6 +580,7 @@ fn kernel(name: &str) -> PreparedKernel {
         form,
         fence: match name {
             "fenced" => Fence::Code,
+            "risky" => Fence::Uncontained("line 3: an mbarrier".to_owned()),
             "loose" => Fence::None("line 3: a call through a register".to_owned()),
             _ => Fence::Device,
         },

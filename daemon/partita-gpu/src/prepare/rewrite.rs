@@ -169,7 +169,7 @@ pub(super) fn rewrite(
         // What cannot be stopped ends the context when it fails, or occupies the device for ever.
         let unstoppable = unstoppable.get(kernel.name.as_str());
         let fence = match (fence, unstoppable.filter(|_| target.guards.contains)) {
-            (Fence::Code, Some(why)) => Fence::None(why.clone()),
+            (Fence::Code, Some(why)) => Fence::Uncontained(why.clone()),
             (fence, _) => fence,
         };
         prepared.push(PreparedKernel {
@@ -243,7 +243,7 @@ fn fenced(
         |kernel: &Kernel| rights.as_mut()?.uncontained(&calls.reach(kernel.func).funcs);
     let fence_of = |kernel: &Kernel| match by_func.get(&kernel.func) {
         Some(report) if report.refusals().is_empty() => match uncontained(kernel) {
-            Some(reason) => Fence::None(reason.to_string()),
+            Some(reason) => Fence::Uncontained(reason.to_string()),
             None => Fence::Code,
         },
         report => Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default()),

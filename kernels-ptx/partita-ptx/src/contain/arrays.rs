@@ -48,7 +48,7 @@ pub(super) fn own_local(
     let origin = values.origin_at(cfg, stmt, reg);
     // Those of local arrays have a check of their own. Parameters may be copies in local memory,
     // which belong to the frame.
-    let is_known = origin.is_some_and(|origin| {
+    let is_known = origin.filter(|origin| origin.fits(module, None)).is_some_and(|origin| {
         let space = module.var(origin.var).space;
         let is_param = space.is_param() && locals == Locals::Own;
         space == Space::Local || is_param || origin.offset.is_some() && !space.is_param()
@@ -214,7 +214,10 @@ mod tests {
         let call = ".reg .b64 %q; mov.u64 %q, 0; call f, (%q);";
         let plain = text(function, call);
         assert!(plain.contains("isspacep.local") && !plain.contains("pw_lowest"), "{plain}");
-        let array = text(function, &format!(".local .align 4 .b8 a[64]; {call}"));
+        // A parameter of the kernel lies elsewhere.
+        let taken = ".reg .b64 %t; mov.u64 %t, p;";
+        let array = text(function, &format!(".local .align 4 .b8 a[64]; {taken} {call}"));
+        assert!(!array.contains("pw_at_1x, p;") && array.contains("pw_at_1x, a;"), "{array}");
         for part in ["max.u64 %pw_highest", "_1x, %pw_far_1x, %pw_lowest;"] {
             assert!(array.contains(part), "{array}");
         }

@@ -108,7 +108,8 @@ pub(super) fn pass_down(module: &mut Module) -> BTreeMap<FuncId, Frame> {
 fn frame(module: &mut Module, carry: &Carry, id: FuncId, is_kernel: bool) -> Option<Frame> {
     let mut body = module.funcs[id.0 as usize].body.take()?;
     let own = arrays(module, &body).unwrap_or_default();
-    let taken = taken_parameters(module, &body);
+    // A kernel's parameters lie in no local memory.
+    let taken = if is_kernel { Vec::new() } else { taken_parameters(module, &body) };
     // Their addresses are taken before the place of their declarations.
     let mut out: Vec<Stmt> = own.iter().map(|&array| Stmt::Var(array)).collect();
     let regs = match is_kernel {

@@ -361,8 +361,13 @@ fn bound(
 ) -> Option<Check> {
     let &Access { base, offset, bytes, space, .. } = access;
     let origin = match base {
-        Base::Reg(reg) => values.origin_at(cfg, stmt, reg),
-        Base::Symbol(_) => named(access).map(|var| values::Origin { var, offset: Some(0) }),
+        Base::Reg(reg) => {
+            values.origin_at(cfg, stmt, reg).filter(|origin| origin.fits(module, space))
+        }
+        Base::Symbol(_) => {
+            let is_generic = space.is_none();
+            named(access).map(|var| values::Origin { var, offset: Some(0), is_generic })
+        }
     };
     let size = |var: VarId| module.var(var).bytes().and_then(|bytes| i64::try_from(bytes).ok());
     let inside = origin.and_then(|origin| {

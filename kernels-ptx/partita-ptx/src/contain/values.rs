@@ -6,6 +6,7 @@
 //! value is otherwise not known is its own *atom*: other values are then known relative to it, and
 //! a check of the atom decides for all of them.
 
+use super::same;
 use crate::analysis::Cfg;
 use crate::ir::{
     Body, Form, Inst, Mod, Module, Op, Operand, Reg, Space, Stmt, Symbol, Type, VarId,
@@ -38,6 +39,21 @@ pub(super) struct Origin {
     pub var: VarId,
     /// The distance from its first byte, where it is known.
     pub offset: Option<i64>,
+    /// Whether it is a generic address, and none of the variable's space.
+    pub is_generic: bool,
+}
+
+impl Origin {
+    /// Whether an access of a space, or by a generic address, is one of the variable. Addresses of
+    /// global memory are generic ones as well.
+    pub(super) fn fits(self, module: &Module, space: Option<Space>) -> bool {
+        let own = module.var(self.var).space;
+        match space {
+            _ if own == Space::Global => space.is_none_or(|space| space == own),
+            None => self.is_generic,
+            Some(space) => !self.is_generic && same(space, own),
+        }
+    }
 }
 
 impl Value {
@@ -324,7 +340,7 @@ impl<'a> Values<'a> {
         let mut of = |operand: Operand| match operand {
             Operand::Reg(reg) => origin(reg),
             Operand::Symbol(Symbol::Var(var), offset) => {
-                Some(Some(Origin { var, offset: Some(offset.into()) }))
+                Some(Some(Origin { var, offset: Some(offset.into()), is_generic: false }))
             }
             _ => Some(None),
         };
@@ -336,8 +352,19 @@ impl<'a> Values<'a> {
             let offset = origin.offset.zip(by).and_then(|(offset, by)| offset.checked_add(by));
             Origin { offset, ..origin }
         };
+        // What an operation on other types makes of an address is none.
+        if !is_integer(form) || form.types().any(|ty| ty.bits() < 32) || form.has(Mod::Sat) {
+            return Some(None);
+        }
         Some(match (form.op, operands) {
-            (Op::Mov | Op::Cvta | Op::Cvt, &[_, a]) => of(a)?,
+            (Op::Mov | Op::Cvt, &[_, a]) => of(a)?,
+            (Op::Cvta, &[_, a]) => of(a)?.and_then(|origin| {
+                let is_to = form.has(Mod::To);
+                let own = self.module.var(origin.var).space;
+                let is_own = form.space().is_some_and(|space| same(space, own));
+                let is_right = is_own && (origin.is_generic == is_to || own == Space::Global);
+                is_right.then_some(Origin { is_generic: !is_to, ..origin })
+            }),
             (Op::Add, &[_, a, b]) => match (of(a)?, of(b)?) {
                 (Some(origin), None) => Some(moved(origin, number(b))),
                 (None, Some(origin)) => Some(moved(origin, number(a))),
@@ -361,7 +388,8 @@ impl<'a> Values<'a> {
 fn join_origins(one: Option<Origin>, two: Option<Origin>) -> Option<Origin> {
     let (one, two) = (one?, two?);
     let offset = one.offset.filter(|_| one.offset == two.offset);
-    (one.var == two.var).then_some(Origin { offset, ..one })
+    let is_same = one.var == two.var && one.is_generic == two.is_generic;
+    is_same.then_some(Origin { offset, ..one })
 }
 
 /// Joins a value to what is known; returns whether that changes it.
@@ -500,5 +528,35 @@ ret;
         let out = super::super::contain(&crate::parse(source).unwrap());
         let text = crate::print(&out.module);
         assert!(text.contains("cvta.to.local.u64"), "{text}");
+    }
+
+    /// An address of the wrong space, or of which an operation has left a part, is none of the
+    /// variable's.
+    #[test]
+    fn an_access_is_proved_only_where_its_address_is_the_variables() {
+        let is_checked = |code: &str| {
+            let source = format!(
+                ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{\n.local .align 16 \
+                 .b8 arr[64];\n.shared .align 16 .b8 sh[640];\n.reg .b32 %r<9>;\n.reg .b64 \
+                 %d<9>;\n{code}\nret;\n}}"
+            );
+            let out = super::super::contain(&crate::parse(&source).unwrap());
+            crate::print(&out.module).contains("$pw_beyond")
+        };
+        let arr = "mov.u64 %d1, arr; cvta.local.u64 %d2, %d1;";
+        assert!(!is_checked(&format!("{arr} st.u32 [%d2+60], %r1; ld.local.u32 %r1, [%d1];")));
+        for wrong in [
+            "cvta.shared.u64 %d3, %d1; st.u32 [%d3], %r1;",
+            "ld.local.u32 %r1, [%d2];",
+            "cvta.local.u64 %d3, %d2; ld.u32 %r1, [%d3];",
+            "cvta.to.local.u64 %d3, %d1; ld.local.u32 %r1, [%d3];",
+        ] {
+            assert!(is_checked(&format!("{arr} {wrong}")), "{wrong}");
+        }
+        let sh = "mov.u32 %r1, sh; add.u32 %r2, %r1, 256;";
+        assert!(!is_checked(&format!("{sh} st.shared.u32 [%r2], %r1;")));
+        for wrong in ["cvt.u32.u8 %r3, %r2;", "cvt.rn.f32.u32 %r3, %r2;"] {
+            assert!(is_checked(&format!("{sh} {wrong} st.shared.u32 [%r3], %r1;")), "{wrong}");
+        }
     }
 }

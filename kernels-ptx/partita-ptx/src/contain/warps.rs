@@ -29,6 +29,7 @@ use super::alike::Alike;
 use super::barriers;
 use super::code::Code;
 use super::meetings::{Layout, MOST_SITES, Meeting, Regs, Site};
+use super::values::{definitions, undefined};
 
 /// The words of the lanes, as the pass names them.
 const WORDS: &str = "pw_lanes";
@@ -37,14 +38,43 @@ const BUDGET: usize = 1 << 26;
 /// The full mask of a warp.
 const ALL: Operand = Operand::Int(0xffff_ffff);
 
-/// The lanes for which an instruction waits, as the operand of a mask.
-fn mask(module: &Module, body: &Body, masks: &Masks, inst: &Inst) -> Option<Operand> {
-    match masks.sync_of(module, body, inst)? {
-        Sync::Warp => Some(ALL),
-        Sync::Lanes(reg) => Some(Operand::Reg(reg)),
-        // The mask is the last operand, in a register or not.
-        Sync::SomeLanes | Sync::Active => body.operands(inst.operands).last().copied(),
-        Sync::Cta | Sync::Counted | Sync::Cluster => None,
+/// The lanes for which instructions of a body wait.
+struct Lanes<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    masks: Masks,
+    /// Registers that may be read before they are defined.
+    undefined: Vec<bool>,
+}
+
+impl<'a> Lanes<'a> {
+    fn new(module: &'a Module, body: &'a Body) -> Self {
+        let masks = Masks::new(module, body);
+        let waits = body.insts().any(|(_, inst)| sync_of(module, body, inst).is_some());
+        let undefined = match waits {
+            true => undefined(body, &Cfg::new(module, body), &definitions(body)),
+            false => Vec::new(),
+        };
+        Self { module, body, masks, undefined }
+    }
+
+    /// The lanes for which an instruction waits, as the operand of a mask.
+    fn mask(&self, inst: &Inst) -> Option<Operand> {
+        let last = || self.body.operands(inst.operands).last().copied();
+        let form = self.module.form(inst);
+        let has_mask = form.has(Mod::Warp)
+            || matches!(form.op, Op::Shfl | Op::Vote | Op::Match | Op::Redux | Op::Elect);
+        match self.masks.sync_of(self.module, self.body, inst)? {
+            // A register has the constant only where it has got it.
+            Sync::Warp => match last() {
+                Some(Operand::Reg(reg)) if has_mask && self.undefined[reg.index()] => last(),
+                _ => Some(ALL),
+            },
+            Sync::Lanes(reg) => Some(Operand::Reg(reg)),
+            // The mask is the last operand, in a register or not.
+            Sync::SomeLanes | Sync::Active => last(),
+            Sync::Cta | Sync::Counted | Sync::Cluster => None,
+        }
     }
 }
 
@@ -101,25 +131,25 @@ impl<'m> Parting<'m> {
 
     /// Whether a body has an instruction at which lanes of a warp wait for one another.
     fn meets(&self, body: &Body) -> bool {
-        let masks = Masks::new(self.module, body);
+        let lanes = Lanes::new(self.module, body);
         let comes = |inst: &Inst| {
             self.polled.as_ref().is_some_and(|plan| plan.comes(self.module, body, inst))
         };
         let mut insts = body.insts();
-        insts.any(|(_, inst)| mask(self.module, body, &masks, inst).is_some() || comes(inst))
+        insts.any(|(_, inst)| lanes.mask(inst).is_some() || comes(inst))
     }
 
     fn is_parted(&mut self, id: FuncId, body: &Body) -> bool {
         let module = self.module;
         let function = module.func(id);
         let is_kernel = function.kind == FunctionKind::Entry;
-        let (cfg, masks) = (Cfg::new(module, body), Masks::new(module, body));
+        let cfg = Cfg::new(module, body);
         let mut waiting = vec![false; cfg.blocks.len()];
         let mut any = false;
         for (stmt, inst) in body.insts() {
             let waits = match module.form(inst).op {
                 Op::Call => callee(body.operands(inst.operands)).is_none_or(|id| self.waits(id)),
-                _ => masks.sync_of(module, body, inst).is_some(),
+                _ => sync_of(module, body, inst).is_some(),
             };
             if waits && inst.guard.is_some() {
                 return true;
@@ -160,9 +190,9 @@ fn is_parted(
     params: &[VarId],
     (cfg, waiting): (&Cfg, &[bool]),
 ) -> bool {
-    let masks = Masks::new(module, body);
+    let lanes = Lanes::new(module, body);
     let Some(alike) = Alike::new(module, body, params, cfg) else { return true };
-    let differs = |inst: &Inst| match mask(module, body, &masks, inst) {
+    let differs = |inst: &Inst| match lanes.mask(inst) {
         Some(Operand::Reg(reg)) => alike.differs(reg),
         _ => false,
     };
@@ -247,9 +277,8 @@ impl Plan {
         let has_masks = self.reached.iter().any(|id| {
             let body = module.func(*id).body.as_ref();
             body.is_some_and(|body| {
-                let masks = Masks::new(module, body);
-                let mut found =
-                    body.insts().filter_map(|(_, inst)| mask(module, body, &masks, inst));
+                let lanes = Lanes::new(module, body);
+                let mut found = body.insts().filter_map(|(_, inst)| lanes.mask(inst));
                 found.any(|mask| mask != ALL)
             })
         });
@@ -310,10 +339,10 @@ fn guard(
 ) {
     let ways = if begins { exits::OF_KERNELS } else { exits::OF_FUNCTIONS };
     let leaves = begins || body.insts().any(|(_, inst)| ways.contains(&module.form(inst).op));
-    let masks = Masks::new(module, body);
+    let lanes = Lanes::new(module, body);
     let needed = |inst: &Inst| match comes(module, body, inst) {
         true => Some(ALL),
-        false => mask(module, body, &masks, inst),
+        false => lanes.mask(inst),
     };
     let sites: BTreeMap<usize, Operand> =
         body.insts().filter_map(|(at, inst)| Some((at, needed(inst)?))).collect();
@@ -343,7 +372,10 @@ fn guard(
             continue;
         }
         let form = code.module.form(&inst);
-        let parts = matches!(form.op, Op::Bra | Op::Brx | Op::Call | Op::Bar | Op::Barrier);
+        let parts = matches!(
+            form.op,
+            Op::Bra | Op::Brx | Op::Call | Op::Ret | Op::Exit | Op::Bar | Op::Barrier
+        );
         let changes = |mask: &Operand| {
             let mut is = false;
             code.body.each_result(&inst, &mut |reg| is |= Operand::Reg(reg) == *mask);
@@ -445,6 +477,9 @@ mod tests {
         check("", &format!("@%p1 {EITHER}"), true);
         check("", "@%p1 shfl.sync.bfly.b32 %r2, %t, 1, 31, -1;\nbar.warp.sync -1;", true);
         check("", "shfl.sync.bfly.b32 %r2, %t, 1, 31, %t;", true);
+        // A mask that is not there yet.
+        check("", "redux.sync.add.u32 %r2, %t, %r1;\nmov.u32 %r1, -1;", true);
+        check("", "mov.u32 %r1, -1;\nredux.sync.add.u32 %r2, %t, %r1;", false);
         check("", "L: bar.warp.sync -1;\n@%p1 bra L;\nbar.warp.sync 1;", true);
         // Barriers of the CTA that are polled bring the lanes of a warp together, too.
         check("", "@%p1 bra A;\nbar.sync 1;\nbra B;\nA: bar.sync 2;\nB:", true);
