@@ -54,7 +54,7 @@ impl Arena {
         self.memory.compare_exchange(self.place(offset, old.len()), old, new)
     }
 
-    /// Whether this processor has atomics of so many bytes.
+    /// Whether this processor has atomics for values of `bytes` bytes.
     #[must_use]
     pub fn can_exchange(bytes: usize) -> bool {
         can_exchange(bytes)

@@ -84,7 +84,7 @@ fn lanes_meet_at_different_barriers_of_the_warp() {
 
 #[test]
 fn lanes_vote_in_each_round_while_they_have_rounds() {
-    // The mask of those that go on is told before they part.
+    // Lanes vote on the mask of the next round before they part.
     check(
         "mov.u32 %r1, 0;\nmov.u32 %mask, 0xffffffff;\nROUND:\nsetp.lt.u32 %p1, %r1, %n;\n\
          vote.sync.ballot.b32 %mask, %p1, %mask;\n@!%p1 bra DONE;\n\

@@ -142,7 +142,7 @@ mod tests {
              %r4, [s];",
             [other; 4],
         );
-        // Rounds that all lanes go, and a register that one way leaves as it is.
+        // All lanes go as many rounds. One of two ways does not write a register.
         check(
             "mov.u32 %r1, 0;\nL: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 9; @%p1 bra L; \
              @%p1 bra M; mov.u32 %r2, 3;\nM: add.u32 %r3, %r2, 1; mov.u32 %r4, 5;",

@@ -17,7 +17,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::exits::{self, Leave};
+use crate::exits;
 use crate::ir::{
     Body, Dim, FuncId, Guard, Inst, Item, Linkage, Mod, Module, Op, Operand, Pos, Space, Stmt,
     Type, VarId, Variable, Version,
@@ -26,7 +26,7 @@ use crate::kernels::Calls;
 use crate::report::Reason;
 use crate::worker::checks::{LINE_BYTES, SWIZZLE_BYTES};
 
-use super::code::Code;
+use super::code::{Code, Tells};
 use super::openings::{Barrier, Needs, Reduction, Regs};
 
 /// The words of the barriers, as the pass names them.
@@ -196,20 +196,6 @@ pub(super) fn words(module: &mut Module, name: &str, bytes: u32) -> VarId {
     words
 }
 
-/// Tells of a thread's exit, and exits.
-struct Tells<'a> {
-    regs: &'a Regs,
-    ways: &'static [Op],
-}
-
-impl Leave for Tells<'_> {
-    fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
-        let mut code = Code { module, body, out };
-        self.regs.exit(&mut code);
-        code.say(if self.ways == exits::OF_KERNELS { "ret" } else { "exit" }, &[]);
-    }
-}
-
 struct Poller<'a> {
     words: VarId,
     plan: &'a Plan,
@@ -245,7 +231,12 @@ impl Poller<'_> {
             }
         }
         body.stmts = match tells {
-            true => exits::split(module, body, (out, ways), &mut Tells { regs: &regs, ways }),
+            true => exits::split(
+                module,
+                body,
+                (out, ways),
+                &mut Tells { tell: &|code| regs.exit(code), ways },
+            ),
             false => out,
         };
     }

@@ -3,13 +3,39 @@
 
 use crate::cancel;
 use crate::carry::{declare, emit};
-use crate::ir::{Body, Guard, LabelId, Module, Operand, Pos, Reg, Stmt, Symbol, Type};
+use crate::exits::{self, Leave};
+use crate::ir::{
+    Body, Guard, LabelId, Module, Op, Operand, Part, Pos, Reg, Special, Stmt, Symbol, Type,
+};
 
 /// Where instructions are appended.
 pub(super) struct Code<'a> {
     pub module: &'a mut Module,
     pub body: &'a mut Body,
     pub out: &'a mut Vec<Stmt>,
+}
+
+/// Where the register holds.
+pub(super) fn when(reg: Reg) -> Guard {
+    Guard { reg, negated: false }
+}
+
+pub(super) fn unless(reg: Reg) -> Guard {
+    Guard { reg, negated: true }
+}
+
+/// Tells of a thread's exit, and exits.
+pub(super) struct Tells<'a> {
+    pub tell: &'a dyn Fn(&mut Code<'_>),
+    pub ways: &'static [Op],
+}
+
+impl Leave for Tells<'_> {
+    fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
+        let mut code = Code { module, body, out };
+        (self.tell)(&mut code);
+        code.say(if self.ways == exits::OF_KERNELS { "ret" } else { "exit" }, &[]);
+    }
 }
 
 impl Code<'_> {
@@ -56,5 +82,20 @@ impl Code<'_> {
 
     pub(super) fn vector(&mut self, parts: &[Operand]) -> Operand {
         Operand::Vector(self.body.add_operands(parts))
+    }
+
+    /// Finds the thread's number in its CTA and the number of threads; changes the third register.
+    pub(super) fn number_threads(&mut self, [thread, threads, other]: [Operand; 3]) {
+        let tid = |part| Operand::Special(Special::Tid, part);
+        let ntid = |part| Operand::Special(Special::Ntid, part);
+        // x + width * (y + height * z)
+        self.say("mov.u32", &[thread, tid(Part::X)]);
+        self.say("mov.u32", &[threads, ntid(Part::X)]);
+        for part in [Part::Y, Part::Z] {
+            self.say("mov.u32", &[other, tid(part)]);
+            self.say("mad.lo.u32", &[thread, other, threads, thread]);
+            self.say("mov.u32", &[other, ntid(part)]);
+            self.say("mul.lo.u32", &[threads, threads, other]);
+        }
     }
 }

@@ -1,4 +1,5 @@
-//! How a check becomes code: a predicate that says that the access is wrong, and a branch to a trap.
+//! How a check becomes code: a predicate that says that the access is wrong, and a branch to a
+//! trap. What is checked, and where, is decided elsewhere ([`super`], [`super::places`]).
 
 use super::arrays::{self, Locals};
 use super::{Check, State, TRAPS, frames};

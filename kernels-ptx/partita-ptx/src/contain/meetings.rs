@@ -15,10 +15,10 @@
 //! place and mask with it, also the one that makes another swap; so what a lane has read of others
 //! before its own swap is still true at it. Only lanes inside their own masks make swaps.
 
-use crate::ir::{Base, Guard, Operand, Part, Pos, Reg, Special, Symbol, Type, VarId};
+use crate::ir::{Base, Operand, Pos, Reg, Symbol, Type, VarId};
 
 use super::Kept;
-use super::code::Code;
+use super::code::{Code, when};
 
 /// Lanes of a warp.
 const LANES: u32 = 32;
@@ -122,10 +122,6 @@ pub(super) struct Regs {
     is: Reg,
 }
 
-fn when(reg: Reg) -> Guard {
-    Guard { reg, negated: false }
-}
-
 fn int(value: u32) -> Operand {
     Operand::Int(value.into())
 }
@@ -163,19 +159,8 @@ impl Regs {
         let [own, first, place] = [self.own, self.first, self.place].map(Operand::Reg);
         let [lane, absent] = [self.lane, self.absent].map(Operand::Reg);
         let [old, rest, is] = [self.old, self.rest, self.is].map(Operand::Reg);
-        let tid = |part| Operand::Special(Special::Tid, part);
-        let ntid = |part| Operand::Special(Special::Ntid, part);
-        // x + width * (y + height * z)
-        let (thread, threads) = (place, absent);
-        code.say("mov.u32", &[thread, tid(Part::X)]);
-        code.say("mov.u32", &[threads, ntid(Part::X)]);
-        for part in [Part::Y, Part::Z] {
-            code.say("mov.u32", &[old, tid(part)]);
-            code.say("mad.lo.u32", &[thread, old, threads, thread]);
-            code.say("mov.u32", &[old, ntid(part)]);
-            code.say("mul.lo.u32", &[threads, threads, old]);
-        }
-        let warp = rest;
+        let (thread, threads, warp) = (place, absent, rest);
+        code.number_threads([thread, threads, old]);
         code.say("shr.u32", &[warp, thread, int(5)]);
         code.say("mov.u32", &[own, Operand::Symbol(Symbol::Var(self.words), 0)]);
         code.say("mad.lo.u32", &[first, warp, int(2 * LANES), own]);
@@ -321,7 +306,7 @@ impl Regs {
         Operand::Mem(Base::Reg(self.far), self.layout.masks().cast_signed())
     }
 
-    /// Finds the lanes among those that have come which wait here with the same mask.
+    /// Finds the lanes that wait at this site with the same mask, among those that have come.
     fn find_set(&self, code: &mut Code<'_>, site: Operand) {
         let [set, rest, old, bit] = [self.set, self.rest, self.old, self.bit].map(Operand::Reg);
         let [its, is] = [self.its, self.is].map(Operand::Reg);

@@ -21,7 +21,7 @@
 
 use crate::ir::{Base, Form, Guard, Mod, Operand, Part, Pos, Reg, Special, Symbol, Type, VarId};
 
-use super::code::Code;
+use super::code::{Code, unless, when};
 
 /// Barriers of a CTA (PTX ISA, "bar, barrier"), with a cell each.
 const BARRIERS: u32 = 16;
@@ -141,15 +141,6 @@ pub(super) struct Regs {
     full: Reg,
 }
 
-/// Where the register holds.
-fn when(reg: Reg) -> Guard {
-    Guard { reg, negated: false }
-}
-
-fn unless(reg: Reg) -> Guard {
-    Guard { reg, negated: true }
-}
-
 fn int(value: u64) -> Operand {
     Operand::Int(value)
 }
@@ -196,17 +187,7 @@ impl Regs {
         let [threads, thread, own] = [self.threads, self.thread, self.own].map(Operand::Reg);
         let [warp, lane, absent] = [self.warp, self.lane, self.absent].map(Operand::Reg);
         let [old, new, is] = [self.old, self.new, self.is].map(Operand::Reg);
-        let tid = |part| Operand::Special(Special::Tid, part);
-        let ntid = |part| Operand::Special(Special::Ntid, part);
-        // x + width * (y + height * z)
-        code.say("mov.u32", &[thread, tid(Part::X)]);
-        code.say("mov.u32", &[threads, ntid(Part::X)]);
-        for part in [Part::Y, Part::Z] {
-            code.say("mov.u32", &[old, tid(part)]);
-            code.say("mad.lo.u32", &[thread, old, threads, thread]);
-            code.say("mov.u32", &[old, ntid(part)]);
-            code.say("mul.lo.u32", &[threads, threads, old]);
-        }
+        code.number_threads([thread, threads, old]);
         code.say("shr.u32", &[new, thread, int(5)]);
         code.say("mov.u32", &[warp, int(1)]);
         code.say("shl.b32", &[warp, warp, new]);

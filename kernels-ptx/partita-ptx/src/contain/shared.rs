@@ -121,14 +121,7 @@ impl Emitter<'_> {
                 }
             }
             emit(module, body, out, "setp.ge.u32", &[bad, low, end]);
-            if let Some(Kept { words, bytes: size }) = self.state.kept {
-                let words = Operand::Symbol(Symbol::Var(words), 0);
-                let (before, all) = (u64::from(bytes) - 1, u64::from(bytes) - 1 + u64::from(size));
-                emit(module, body, out, "mov.u32", &[from, words]);
-                emit(module, body, out, "sub.u32", &[low, low, from]);
-                emit(module, body, out, "add.u32", &[low, low, Operand::Int(before)]);
-                emit(module, body, out, "setp.lt.or.u32", &[bad, low, Operand::Int(all), bad]);
-            }
+            self.kept(module, body, (32, [low, from]), bytes, out);
             return;
         }
         let Base::Reg(reg) = base else { return };
@@ -144,17 +137,33 @@ impl Emitter<'_> {
         }
         emit(module, body, out, "cvt.u64.u32", &[wide, end]);
         emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
-        if let Some(Kept { words, bytes: size }) = self.state.kept {
-            let words = Operand::Symbol(Symbol::Var(words), 0);
-            let (before, all) = (u64::from(bytes) - 1, u64::from(bytes) - 1 + u64::from(size));
-            emit(module, body, out, "mov.u64", &[wide, words]);
-            emit(module, body, out, "sub.s64", &[far, far, wide]);
-            emit(module, body, out, "add.s64", &[far, far, Operand::Int(before)]);
-            emit(module, body, out, "setp.lt.or.u64", &[bad, far, Operand::Int(all), bad]);
-        }
+        self.kept(module, body, (64, [far, wide]), bytes, out);
         if is_generic {
             emit(module, body, out, "and.pred", &[bad, bad, some]);
         }
+    }
+
+    /// The access is wrong also where it touches the words that the pass keeps. The first register
+    /// has its address and is changed, as is the second one.
+    fn kept(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        (bits, [address, other]): (u32, [Operand; 2]),
+        bytes: u32,
+        out: &mut Vec<Stmt>,
+    ) {
+        let Some(Kept { words, bytes: size }) = self.state.kept else { return };
+        let (words, bad) = (Operand::Symbol(Symbol::Var(words), 0), Operand::Reg(self.regs.bad));
+        let before = u64::from(bytes) - 1;
+        let all = before + u64::from(size);
+        let mut say = |text: &str, operands: &[Operand]| {
+            emit(module, body, out, &format!("{text}.u{bits}"), operands);
+        };
+        say("mov", &[other, words]);
+        say("sub", &[address, address, other]);
+        say("add", &[address, address, Operand::Int(before)]);
+        say("setp.lt.or", &[bad, address, Operand::Int(all), bad]);
     }
 }
 

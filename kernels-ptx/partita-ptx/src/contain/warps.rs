@@ -1,13 +1,14 @@
 //! Instructions that wait for lanes of their warp (`shfl.sync`, `bar.warp.sync`, `mma.sync`).
 //!
-//! A lane that waits there reads no flag. Where the others wait elsewhere, at a barrier or at
-//! another such instruction, all of them wait for ever. A lane therefore waits in a loop until the
+//! A lane that waits there reads no flag. Where the other lanes wait at a barrier or at another
+//! such instruction, all of them wait for ever. A lane therefore waits in a loop until the
 //! lanes have come for which the instruction waits ([`super::meetings`]), and
 //! [`mod@crate::cancel`] looks at the abort flag there. Lanes that come together, as they nearly
 //! always do, find that by a look at `activemask`.
 //!
 //! A kernel stays as it is where its lanes wait at the same instructions in the same order
-//! ([`is_parted`]): whoever does not come has exited, or is in a loop, where it looks at the flag.
+//! ([`is_parted`]): a lane that does not come has exited, or is in a loop, where it looks at the
+//! flag.
 //!
 //! The words of the lanes lie in the program's shared memory, and count as beyond it
 //! ([`super::Kept`]): a program that changed them could let a lane wait for ever.
@@ -19,7 +20,7 @@ use crate::analysis::cfg::BlockId;
 use crate::analysis::divergence::region;
 use crate::analysis::hazard::callee;
 use crate::analysis::sync::{Masks, Sync, sync_of};
-use crate::exits::{self, Leave};
+use crate::exits;
 use crate::ir::{
     Body, FuncId, FunctionKind, Guard, Inst, Mod, Module, Op, Operand, Pos, Reg, Stmt, VarId,
 };
@@ -27,7 +28,7 @@ use crate::kernels::{Calls, Kernel};
 
 use super::alike::Alike;
 use super::barriers;
-use super::code::Code;
+use super::code::{Code, Tells};
 use super::meetings::{Layout, MOST_SITES, Meeting, Regs, Site};
 use super::values::{definitions, undefined};
 
@@ -218,7 +219,8 @@ fn is_parted(
     })
 }
 
-/// The last of so many instructions that wait for lanes that their places cannot be told apart.
+/// The first instruction that is one too many: sites have 16 bits, so they do not tell more
+/// instructions apart that wait for lanes.
 pub(super) fn crowd(module: &Module) -> Option<String> {
     let bodies = module.funcs.iter().filter_map(|func| func.body.as_ref());
     let waiting = bodies.flat_map(|body| {
@@ -315,20 +317,6 @@ impl Plan {
     }
 }
 
-/// Tells of a lane's exit, and exits.
-struct Tells<'a> {
-    regs: &'a Regs,
-    ways: &'static [Op],
-}
-
-impl Leave for Tells<'_> {
-    fn leave(&mut self, module: &mut Module, body: &mut Body, out: &mut Vec<Stmt>) {
-        let mut code = Code { module, body, out };
-        self.regs.exit(&mut code);
-        code.say(if self.ways == exits::OF_KERNELS { "ret" } else { "exit" }, &[]);
-    }
-}
-
 /// Adds the guards of one body.
 fn guard(
     module: &mut Module,
@@ -385,7 +373,12 @@ fn guard(
         code.out.push(stmt);
     }
     body.stmts = match leaves {
-        true => exits::split(module, body, (out, ways), &mut Tells { regs: &regs, ways }),
+        true => exits::split(
+            module,
+            body,
+            (out, ways),
+            &mut Tells { tell: &|code| regs.exit(code), ways },
+        ),
         false => out,
     };
 }
