@@ -6,24 +6,17 @@
 //! been restarted. The policy does the rest. Partitions that an administrator has pinned go before
 //! reservations.
 
-use crate::events::{Hub, Next, Reading};
 use crate::gpus::{Gpu, Gpus};
-use crate::link::AskError;
+use crate::link::Link;
 use crate::reservations::{Book, now, on};
-use partita_model::{
-    ApplicationAccount, ApplicationId, GpuNumber, Happening, MemoryAmount, PartitionReport,
-    Reservation, SmAmount, Terms, TermsRule,
-};
+use futures_util::future::select_all;
+use partita_model::{GpuNumber, MemoryAmount, Reservation, SmAmount, Terms, TermsRule};
 use partita_wire::supervise::{Answer, Ask};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
-/// How long comings and goings gather.
-const GATHER: Duration = Duration::from_millis(5);
-/// Comings and goings that gather at most.
-const MOST_AT_ONCE: usize = 64;
 /// The pause before another attempt, where something stands in the way.
 const AGAIN: Duration = Duration::from_secs(2);
 /// The longest pause. A reservation without an end is looked at all the same.
@@ -34,17 +27,8 @@ const LONGEST: Duration = Duration::from_secs(3600);
 pub struct Keeper {
     gpus: Gpus,
     book: Arc<Book>,
-    /// What each data plane was told.
-    told: BTreeMap<GpuNumber, Vec<TermsRule>>,
-}
-
-/// What has happened to the applications of a GPU.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Moved {
-    /// An application has come or gone.
-    Applications,
-    /// A data plane may know nothing of what it was told.
-    DataPlane,
+    /// The process of each GPU, and what it was told.
+    told: BTreeMap<GpuNumber, (Arc<Link>, Vec<TermsRule>)>,
 }
 
 impl Keeper {
@@ -55,83 +39,55 @@ impl Keeper {
     }
 
     /// Keeps until it is dropped.
-    pub async fn keep(mut self, hub: Arc<Hub>) {
-        // A data plane that outlived a daemon may hold reservations that nobody has any more.
-        let mut is_begun = false;
+    pub async fn keep(mut self) {
         loop {
-            if std::mem::replace(&mut is_begun, true) && self.book.next_expiry().is_none() {
-                self.book.changed().notified().await;
-            }
-            let mut reading = hub.read(None).await;
-            loop {
-                self.book.expire().await;
-                let is_done = self.look().await;
-                let next = self.book.next_expiry();
-                if next.is_none() && is_done {
-                    break;
-                }
-                let until = next.map_or(AGAIN, |next| {
-                    Duration::from_secs(next.saturating_sub(now())).min(LONGEST)
-                });
-                let pause = if is_done { until } else { until.min(AGAIN) };
-                tokio::select! {
-                    () = self.book.changed().notified() => {}
-                    what = moved(&mut reading) => {
-                        if gather(&mut reading, what).await == Moved::DataPlane {
-                            self.told.clear();
-                        }
-                    }
-                    () = sleep(pause) => {}
-                }
+            self.book.expire().await;
+            let links: Vec<_> = self.gpus.all().iter().map(|gpu| gpu.handle.state().link).collect();
+            let is_done = self.look(&links).await;
+            let until = self.book.next_expiry().map_or(LONGEST, |next| {
+                Duration::from_secs(next.saturating_sub(now())).min(LONGEST)
+            });
+            let others = self.gpus.all().iter().zip(&links);
+            let others = others.map(|(gpu, link)| Box::pin(gpu.handle.after(link.as_ref())));
+            tokio::select! {
+                () = self.book.changed().notified() => {}
+                _ = select_all(others) => {}
+                () = sleep(if is_done { until } else { until.min(AGAIN) }) => {}
             }
         }
     }
 
-    /// Tells every data plane what it does not know. Whether nothing stands in the way.
-    async fn look(&mut self) -> bool {
+    /// Tells every data plane what it does not know. Whether all know it; a process that is not
+    /// there yet is told when it comes.
+    async fn look(&mut self, links: &[Option<Arc<Link>>]) -> bool {
         let all = self.book.all();
         let gpus = self.gpus.clone();
         let mut is_done = true;
-        for gpu in gpus.all() {
-            match self.look_at(gpu, &on(&all, gpu.number)).await {
-                Ok(done) => is_done &= done,
-                Err(error) => {
-                    tracing::debug!(gpu = gpu.number.0, %error, "reservations have to wait");
-                    self.told.remove(&gpu.number);
-                    is_done = false;
-                }
+        for (gpu, link) in gpus.all().iter().zip(links) {
+            if let Some(link) = link {
+                is_done &= self.tell(gpu, link, &on(&all, gpu.number)).await;
             }
         }
         is_done
     }
 
-    async fn look_at(
-        &mut self,
-        gpu: &Gpu,
-        reservations: &[&Reservation],
-    ) -> Result<bool, AskError> {
+    async fn tell(&mut self, gpu: &Gpu, link: &Arc<Link>, reservations: &[&Reservation]) -> bool {
         let rules: Vec<TermsRule> = reservations.iter().map(|one| rule(one)).collect();
-        if self.told.get(&gpu.number) != Some(&rules) {
-            let Answer::Done = gpu.handle.ask(Ask::Reserve(rules.clone())).await? else {
-                return Err(AskError::Gone);
-            };
-            self.told.insert(gpu.number, rules);
+        let is_told = |(to, told): &(Arc<Link>, _)| Arc::ptr_eq(to, link) && *told == rules;
+        if self.told.get(&gpu.number).is_some_and(is_told) {
+            return true;
         }
-        if reservations.is_empty() {
-            return Ok(true);
+        self.told.remove(&gpu.number);
+        match link.ask(Ask::Reserve(rules.clone())).await {
+            Ok(Answer::Done) => {
+                self.told.insert(gpu.number, (Arc::clone(link), rules));
+                true
+            }
+            answer => {
+                tracing::debug!(gpu = gpu.number.0, ?answer, "reservations have to wait");
+                false
+            }
         }
-        let (Answer::Accounts(accounts), Answer::Status(status)) =
-            (gpu.handle.ask(Ask::Accounts).await?, gpu.handle.ask(Ask::Status).await?)
-        else {
-            return Err(AskError::Gone);
-        };
-        let mut is_done = true;
-        for one in reservations {
-            let (application, why) = outcome(one, &accounts.applications, &status.partitions);
-            is_done &= why.is_none();
-            self.book.note(&one.id, application, why);
-        }
-        Ok(is_done)
     }
 }
 
@@ -150,122 +106,27 @@ fn rule(reservation: &Reservation) -> TermsRule {
     }
 }
 
-/// The application of a reservation's job, or why it does not have its SMs.
-fn outcome(
-    reservation: &Reservation,
-    applications: &[ApplicationAccount],
-    partitions: &[PartitionReport],
-) -> (Option<ApplicationId>, Option<String>) {
-    let is_job = |account: &&ApplicationAccount| {
-        account.tenant == reservation.tenant && account.tag.as_ref() == Some(&reservation.job)
-    };
-    let Some(job) = applications.iter().find(is_job).map(|account| account.id) else {
-        return (None, None);
-    };
-    let pinned = partitions.iter().filter(|partition| partition.pinned);
-    let own = pinned.clone().find(|partition| partition.application == job);
-    if let Some(few) = own.filter(|own| own.sms.len() < reservation.sms) {
-        let (has, asked) = (few.sms.len(), reservation.sms);
-        return (None, Some(format!("an administrator has pinned {job} to {has} of {asked} SMs")));
-    }
-    (Some(job), None)
-}
-
-/// Takes the comings and goings that follow at once.
-async fn gather(reading: &mut Reading, mut what: Moved) -> Moved {
-    for _ in 0..MOST_AT_ONCE {
-        // Programs of a new data plane may be there already.
-        if what == Moved::DataPlane {
-            break;
-        }
-        match timeout(GATHER, moved(reading)).await {
-            Ok(next) => what = next,
-            Err(_) => break,
-        }
-    }
-    what
-}
-
-/// Waits until an application comes or goes, or a data plane is restarted.
-async fn moved(reading: &mut Reading) -> Moved {
-    loop {
-        match reading.next().await {
-            Some(Next::Event(told)) => match told.item.event.what {
-                Happening::ApplicationCame { .. } | Happening::ApplicationLeft { .. } => {
-                    return Moved::Applications;
-                }
-                Happening::Restarted { .. } => return Moved::DataPlane,
-                _ => {}
-            },
-            Some(Next::Lagged(_)) => return Moved::DataPlane,
-            None => std::future::pending().await,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use partita_model::{Priority, ReservationRequest, TenantId, Usage};
+    use partita_model::{Priority, ReservationRequest, TenantId};
 
-    fn reservation(job: &str, sms: u16) -> Reservation {
+    #[test]
+    fn a_reservation_is_a_minimum_for_the_job_of_a_user() {
         let request = ReservationRequest {
             tenant: TenantId(7),
-            job: job.into(),
+            job: "one".into(),
             gpu: GpuNumber(0),
-            sms,
+            sms: 6,
             memory_bytes: 0,
             expires: u64::MAX,
             max_sms: Some(20),
             priority: Some(Priority::Batch),
         };
-        Reservation::new("id".into(), request)
-    }
-
-    fn application(id: u32, tenant: u32, tag: &str) -> ApplicationAccount {
-        ApplicationAccount {
-            id: ApplicationId(id),
-            name: "program".into(),
-            tag: Some(tag.into()),
-            tenant: TenantId(tenant),
-            sessions: 1,
-            sms: 0,
-            memory_used_bytes: 0,
-            launches: 0,
-            ctas: 0,
-            stuck: false,
-            entitlement: None,
-            target: None,
-            usage: Usage::default(),
-        }
-    }
-
-    #[test]
-    fn a_job_is_the_application_of_its_user_and_tag() {
-        let applications =
-            [application(1, 8, "one"), application(2, 7, "one"), application(3, 7, "two")];
-        let of = |one: &Reservation| outcome(one, &applications, &[]);
-        assert_eq!(of(&reservation("one", 6)), (Some(ApplicationId(2)), None));
-        assert_eq!(of(&reservation("three", 6)), (None, None));
-        let said = rule(&reservation("one", 6));
+        let said = rule(&Reservation::new("id".into(), request));
         assert!(said.matches(TenantId(7), Some("one")) && !said.matches(TenantId(8), Some("one")));
         assert_eq!(said.terms.min, Some(SmAmount::Sms(6)));
         assert_eq!(said.terms.max, Some(SmAmount::Sms(20)));
         assert_eq!(said.terms.priority, Some(Priority::Batch));
-    }
-
-    #[test]
-    fn an_administrator_goes_before_reservations() {
-        let applications = [application(1, 7, "one")];
-        let pinned = |sms: &str| PartitionReport {
-            application: ApplicationId(1),
-            sms: sms.parse().unwrap(),
-            pinned: true,
-            part: None,
-        };
-        let one = reservation("one", 6);
-        assert_eq!(outcome(&one, &applications, &[pinned("0-5")]).1, None);
-        let why = outcome(&one, &applications, &[pinned("0-3")]).1.unwrap();
-        assert!(why.contains("pinned application 1 to 4 of 6 SMs"), "{why}");
     }
 }

@@ -32,8 +32,6 @@ type Write<T> = Box<dyn Fn(&T) -> io::Result<()> + Send + Sync>;
 pub struct Ledger<T> {
     state: Mutex<State<T>>,
     write: Write<T>,
-    /// Takes over from the value before what is never written.
-    carry: fn(&T, &mut T),
     /// Told at every change that is written.
     pub changed: Notify,
 }
@@ -56,11 +54,10 @@ impl<T: Clone + Send + Sync + 'static> Ledger<T> {
     pub fn new(
         value: T,
         write: impl Fn(&T) -> io::Result<()> + Send + Sync + 'static,
-        carry: fn(&T, &mut T),
     ) -> Arc<Ledger<T>> {
         let state = State { value, waiting: Vec::new(), is_writing: false };
         let (write, changed) = (Box::new(write), Notify::new());
-        Arc::new(Ledger { state: Mutex::new(state), write, carry, changed })
+        Arc::new(Ledger { state: Mutex::new(state), write, changed })
     }
 
     /// Looks at the value, or changes in it what is never written.
@@ -112,11 +109,7 @@ impl<T: Clone + Send + Sync + 'static> Ledger<T> {
                 Ok(written) => written.map_err(Arc::new),
                 Err(error) => Err(Arc::new(io::Error::other(error))),
             };
-            let written = written.map(|mut after| {
-                let mut state = self.state();
-                (self.carry)(&state.value, &mut after);
-                state.value = after;
-            });
+            let written = written.map(|after| self.state().value = after);
             if written.is_ok() {
                 self.changed.notify_one();
             }
@@ -184,7 +177,7 @@ mod tests {
             tell.lock().unwrap().send(value.clone()).unwrap();
             ends.lock().unwrap().recv().unwrap()
         };
-        (Ledger::new(Vec::new(), write, |_, _| {}), Disk { tried, end })
+        (Ledger::new(Vec::new(), write), Disk { tried, end })
     }
 
     /// Adds a number, or says where it is already.

@@ -398,6 +398,19 @@ impl GpuHandle {
         state.ok()?.ok()?.link.clone()
     }
 
+    /// Waits until the current link is another one than `before`, or there is one where there
+    /// was none. Waits for ever where nobody starts processes any more.
+    pub async fn after(&self, before: Option<&Arc<Link>>) {
+        let mut state = self.0.clone();
+        let is_other = |state: &GpuState| match (&state.link, before) {
+            (Some(now), Some(before)) => !Arc::ptr_eq(now, before),
+            (now, before) => now.is_some() != before.is_some(),
+        };
+        if state.wait_for(is_other).await.is_err() {
+            std::future::pending().await
+        }
+    }
+
     /// Waits until `link` is no longer the current one.
     pub async fn left(&self, link: &Arc<Link>) {
         let mut state = self.0.clone();

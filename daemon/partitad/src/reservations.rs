@@ -6,13 +6,14 @@
 //! ([`crate::ledger`]). A file that cannot be read is put aside with a warning and never ends the
 //! daemon.
 //!
-//! [`crate::keeper`] gives the applications of jobs their SMs.
+//! [`crate::keeper`] gives the applications of jobs their SMs; which application that is, the API
+//! asks the data plane.
 
 use crate::gpus::Gpus;
 use crate::ledger::{Effect, Ledger};
 use crate::problem::{Holder, Problem};
 use axum::http::StatusCode;
-use partita_model::{ApplicationId, GpuNumber, Reservation, ReservationRequest};
+use partita_model::{GpuNumber, Reservation, ReservationRequest};
 use std::collections::BTreeMap;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ impl Book {
         let known = file.as_deref().map(read).unwrap_or_default();
         let to = file.clone();
         let write = move |all: &Known| to.as_deref().map_or(Ok(()), |file| write(file, all));
-        Arc::new(Book { gpus, file, known: Ledger::new(known, write, carry_notes) })
+        Arc::new(Book { gpus, file, known: Ledger::new(known, write) })
     }
 
     /// Told at every change.
@@ -124,15 +125,6 @@ impl Book {
         if expired && let Err(error) = self.known.change(|_| ((), Effect::Changed)).await {
             tracing::warn!("{}", self.unwritten(&error).detail);
         }
-    }
-
-    /// Notes which application has the SMs of a reservation, or why none has.
-    pub fn note(&self, id: &str, application: Option<ApplicationId>, why: Option<String>) {
-        self.known.look(|known| {
-            if let Some(one) = known.get_mut(id) {
-                (one.application, one.why) = (application, why);
-            }
-        });
     }
 
     /// The answer where a change cannot be written.
@@ -245,16 +237,6 @@ fn holder(one: &Reservation) -> Holder {
         sms: one.sms,
         memory_bytes: one.memory_bytes,
         expires: one.expires,
-    }
-}
-
-/// Notes are not in the file: reservations that stay keep them.
-fn carry_notes(before: &Known, after: &mut Known) {
-    for (id, one) in after {
-        let same = before.get(id).filter(|known| known.request() == one.request());
-        if let Some(known) = same {
-            (one.application, one.why) = (known.application, known.why.clone());
-        }
     }
 }
 

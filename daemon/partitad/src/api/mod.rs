@@ -138,11 +138,7 @@ type Asked = Result<Query<Of>, QueryRejection>;
 pub async fn serve(listener: UnixListener, api: Api) {
     let (rights, hub) = (api.rights.clone(), Arc::clone(&api.hub));
     let keeper = Keeper::new(api.gpus.clone(), Arc::clone(&api.book));
-    tokio::join!(
-        connections::serve(listener, router(api), rights),
-        Arc::clone(&hub).collect(),
-        keeper.keep(hub)
-    );
+    tokio::join!(connections::serve(listener, router(api), rights), hub.collect(), keeper.keep());
 }
 
 /// The routes.

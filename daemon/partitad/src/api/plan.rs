@@ -39,9 +39,7 @@ pub(super) async fn set_plan(
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
     let Json(plan) = plan?;
-    let done = change(api.one(asked)?, Ask::SetPlan(plan)).await?;
-    api.book.changed().notify_one();
-    Ok(done)
+    change(api.one(asked)?, Ask::SetPlan(plan)).await
 }
 
 /// Gives every partition back to the policy. Needs the right to change.
@@ -58,8 +56,5 @@ pub(super) async fn clear_plan(
     asked: Asked,
 ) -> Result<StatusCode, Problem> {
     api.admit(caller)?;
-    let done = change(api.one(asked)?, Ask::ClearPlan).await?;
-    // Reservations stay in force.
-    api.book.changed().notify_one();
-    Ok(done)
+    change(api.one(asked)?, Ask::ClearPlan).await
 }
