@@ -118,3 +118,72 @@ fn pointers_beyond_end_the_launch() {
         assert!(error.contains("trap"), "{far}: {error}");
     }
 }
+
+/// A kernel with this many arrays that uses one of the last two by a pointer of the space, itself
+/// or in a function that gets the pointer.
+fn chooser(arrays: usize, way: &str, offset: &str) -> String {
+    let declarations: String =
+        (0..arrays).map(|index| format!(".local .align 8 .b8 a{index}[16];\n")).collect();
+    let (one, other) = (arrays - 2, arrays - 1);
+    format!(
+        ".version 8.0
+.target sm_80
+.address_size 64
+.func (.reg .b32 %s) add(.reg .b64 %at, .reg .b32 %more)
+{{
+.reg .b32 %r<4>;
+ld.local.u32 %r1, [%at+12];
+add.u32 %s, %r1, %more;
+st.local.u32 [%at+12], %s;
+ret;
+}}
+.visible .entry test(.param .u64 out)
+{{
+{declarations}
+.reg .b32 %r<9>, %t; .reg .b64 %d<9>, %at; .reg .pred %p;
+ld.param.u64 %d1, [out];
+mov.u32 %t, %tid.x;
+mul.wide.u32 %d2, %t, 4;
+add.u64 %d1, %d1, %d2;
+and.b32 %r1, %t, 1;
+setp.eq.u32 %p, %r1, 0;
+mov.u64 %d3, a{one};
+mov.u64 %d4, a{other};
+selp.b64 %at, %d3, %d4, %p;
+add.s64 %at, %at, {offset};
+st.local.u32 [%at+12], %t;
+{way}
+ld.local.u32 %r2, [%at+12];
+st.global.u32 [%d1], %r2;
+ret;
+}}
+"
+    )
+}
+
+const WAYS: [&str; 2] =
+    ["call (%r3), add, (%at, 7);", "add.u32 %r3, %t, 7; st.local.u32 [%at+12], %r3;"];
+
+#[test]
+fn pointers_to_one_of_several_arrays_go_through() {
+    let wanted: Vec<u32> = (0..THREADS).map(|thread| thread + 7).collect();
+    for (arrays, way) in [2, 7].into_iter().flat_map(|arrays| WAYS.map(|way| (arrays, way))) {
+        let module = partita_ptx::parse(&chooser(arrays, way, "0")).unwrap();
+        let ptx = partita_ptx::print(&partita_ptx::contain(&module).module);
+        for form in [Form::Original, Form::Worker { task: 1 }, Form::Ticket] {
+            assert_eq!(launch(&ptx, form), Ok(wanted.clone()), "{form:?}\n{ptx}");
+        }
+    }
+}
+
+#[test]
+fn pointers_of_local_memory_beyond_all_arrays_end_the_launch() {
+    for (arrays, way) in [2, 7].into_iter().flat_map(|arrays| WAYS.map(|way| (arrays, way))) {
+        for far in ["112", "-128", "1000000", "0x7fffff00", "0x100000000"] {
+            let module = partita_ptx::parse(&chooser(arrays, way, far)).unwrap();
+            let ptx = partita_ptx::print(&partita_ptx::contain(&module).module);
+            let error = launch(&ptx, Form::Original).unwrap_err();
+            assert!(error.contains("trap"), "{far}: {error}\n{ptx}");
+        }
+    }
+}

@@ -1,11 +1,11 @@
 //! Addresses in local, constant and parameter arrays.
 //!
-//! PTX does not tell how much local memory a thread has. A generic pointer that does not follow
-//! from an array of its function may still name one. In a kernel it can name no other local memory:
-//! what the kernel's functions have is gone when they return. In a function it may name an array of
-//! a caller ([`super::frames`]).
+//! PTX does not tell how much local memory a thread has. A pointer that does not follow from an
+//! array of its function may still name one. In a kernel it can name no other local memory: what
+//! the kernel's functions have is gone when they return. In a function it may name an array of a
+//! caller ([`super::frames`]).
 
-use super::accesses::Access;
+use super::accesses::{Access, accesses};
 use super::frames::Frame;
 use super::values::Values;
 use super::{Check, Regs};
@@ -16,7 +16,7 @@ use crate::ir::{Base, Body, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, S
 /// The most arrays of a kernel whose addresses are compared.
 pub(super) const MOST_ARRAYS: usize = 4;
 
-/// The local memory that generic pointers of a body may name.
+/// The local memory that pointers of a body may name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Locals {
     /// Only what the body's own arrays have.
@@ -26,34 +26,57 @@ pub(super) enum Locals {
     Unknown,
 }
 
-/// Whether the address is in a register of 64 bits.
-pub(super) fn is_wide(body: &Body, access: &Access) -> bool {
-    matches!(access.base, Base::Reg(reg) if body.reg(reg).ty.bits() == 64)
+/// An access by a pointer that may name local memory: the register, and whether it is a generic
+/// address.
+fn pointer(body: &Body, access: &Access) -> Option<(Reg, bool)> {
+    let Base::Reg(reg) = access.base else { return None };
+    match access.space {
+        Some(Space::Local) => Some((reg, false)),
+        // A register of 32 bits has no generic address of local memory.
+        None => (!access.is_atomic && body.reg(reg).ty.bits() == 64).then_some((reg, true)),
+        Some(_) => None,
+    }
 }
 
-/// The check of a generic address that may lie in local memory, though it does not follow from an
-/// array there.
+/// The check of an address that may lie in local memory, though it does not follow from an array
+/// there.
 pub(super) fn own_local(
     (module, body): (&Module, &Body),
     (values, cfg): (&Values<'_>, &Cfg),
     stmt: usize,
     (access, locals): (&Access, Locals),
 ) -> Option<Check> {
-    let &Access { base: Base::Reg(reg), offset: plus, bytes, space: None, .. } = access else {
-        return None;
-    };
-    if locals == Locals::Unknown || access.is_atomic || !is_wide(body, access) {
-        return None;
-    }
+    let (reg, is_generic) = pointer(body, access).filter(|_| locals != Locals::Unknown)?;
+    let &Access { offset: plus, bytes, space, .. } = access;
     let origin = values.origin_at(cfg, stmt, reg);
     // Those of local arrays have a check of their own. Parameters may be copies in local memory,
     // which belong to the frame.
-    let is_known = origin.filter(|origin| origin.fits(module, None)).is_some_and(|origin| {
+    let is_known = origin.filter(|origin| origin.fits(module, space)).is_some_and(|origin| {
         let space = module.var(origin.var).space;
         let is_param = space.is_param() && locals == Locals::Own;
         space == Space::Local || is_param || origin.offset.is_some() && !space.is_param()
     });
-    (!is_known).then_some(Check::OwnLocal { reg, plus, bytes })
+    (!is_known).then_some(Check::OwnLocal { reg, plus, bytes, is_generic })
+}
+
+/// Whether a body has an access by a pointer that may name local memory, and no check of one array
+/// decides it.
+pub(super) fn needs_bounds(module: &Module, body: &Body) -> bool {
+    let accesses = body.insts().flat_map(|(stmt, inst)| {
+        accesses(module, body, inst).into_iter().map(move |access| (stmt, access))
+    });
+    let pointers = accesses
+        .filter_map(|(stmt, access)| pointer(body, &access).map(|(reg, any)| (stmt, reg, any)));
+    let pointers: Vec<_> = pointers.collect();
+    if pointers.is_empty() || pointers.iter().any(|(.., is_generic)| *is_generic) {
+        return !pointers.is_empty();
+    }
+    let cfg = Cfg::new(module, body);
+    let values = Values::new(module, body, &cfg);
+    pointers.into_iter().any(|(stmt, reg, _)| {
+        let origin = values.origin_at(&cfg, stmt, reg);
+        origin.is_none_or(|origin| !origin.fits(module, Some(Space::Local)))
+    })
 }
 
 /// Whether no function of the module has local memory that a pointer may name.
@@ -116,33 +139,62 @@ pub(super) fn arrays(module: &Module, body: &Body) -> Option<Vec<VarId>> {
     Some(found)
 }
 
-/// Appends the check that a generic address is none of local memory, or lies in one of the body's
-/// arrays.
+/// Appends an address in a register, with an offset.
+pub(super) fn widened(
+    module: &mut Module,
+    body: &mut Body,
+    regs: Regs,
+    (reg, plus): (Reg, i32),
+    out: &mut Vec<Stmt>,
+) {
+    let far = Operand::Reg(regs.far);
+    let mut from = Operand::Reg(reg);
+    if body.reg(reg).ty.bits() == 32 {
+        emit(module, body, out, "cvt.u64.u32", &[far, from]);
+        from = far;
+    }
+    let offset = Operand::Int(i64::from(plus).cast_unsigned());
+    emit(module, body, out, "add.s64", &[far, from, offset]);
+}
+
+/// Appends the check that an address of local memory lies in one of the body's arrays, and a
+/// generic one if it names local memory.
 pub(super) fn among(
     module: &mut Module,
     body: &mut Body,
     regs: Regs,
-    (reg, plus, bytes): (Reg, i32, u32),
+    (reg, plus, bytes, is_generic): (Reg, i32, u32, bool),
     own: &[VarId],
     out: &mut Vec<Stmt>,
 ) {
     let [low, end] = [regs.low, regs.end].map(Operand::Reg);
-    let (far, bad) = (Operand::Reg(regs.far), Operand::Reg(regs.bad));
-    let offset = Operand::Int(i64::from(plus).cast_unsigned());
-    emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
-    emit(module, body, out, "isspacep.local", &[bad, far]);
+    let [far, wide, bad] = [regs.far, regs.wide, regs.bad].map(Operand::Reg);
+    widened(module, body, regs, (reg, plus), out);
+    match is_generic {
+        true => emit(module, body, out, "isspacep.local", &[bad, far]),
+        // It holds: without arrays every address is beyond.
+        false => emit(module, body, out, "setp.ge.u64", &[bad, far, far]),
+    }
     if own.is_empty() {
         return;
     }
-    emit(module, body, out, "cvta.to.local.u64", &[far, far]);
-    emit(module, body, out, "cvt.u32.u64", &[low, far]);
+    if is_generic {
+        emit(module, body, out, "cvta.to.local.u64", &[far, far]);
+        emit(module, body, out, "cvt.u32.u64", &[low, far]);
+    }
     for &array in own {
         let size = module.var(array).bytes().unwrap_or(0);
         let places = Operand::Int((size + 1).saturating_sub(bytes.into()));
         let array = Operand::Symbol(Symbol::Var(array), 0);
-        emit(module, body, out, "mov.u32", &[end, array]);
-        emit(module, body, out, "sub.s32", &[end, low, end]);
-        emit(module, body, out, "setp.ge.and.u32", &[bad, end, places, bad]);
+        if is_generic {
+            emit(module, body, out, "mov.u32", &[end, array]);
+            emit(module, body, out, "sub.s32", &[end, low, end]);
+            emit(module, body, out, "setp.ge.and.u32", &[bad, end, places, bad]);
+        } else {
+            emit(module, body, out, "mov.u64", &[wide, array]);
+            emit(module, body, out, "sub.s64", &[wide, far, wide]);
+            emit(module, body, out, "setp.ge.and.u64", &[bad, wide, places, bad]);
+        }
     }
 }
 

@@ -81,8 +81,8 @@ impl Emitter<'_> {
                 emit(module, body, out, "isspacep.local", &[bad, Operand::Reg(reg)]);
                 1
             }
-            Check::OwnLocal { reg, plus, bytes } => {
-                let access = (reg, plus, bytes);
+            Check::OwnLocal { reg, plus, bytes, is_generic } => {
+                let access = (reg, plus, bytes, is_generic);
                 match self.locals {
                     Locals::Within(frame) => {
                         frames::within(module, body, self.regs, access, frame, out);

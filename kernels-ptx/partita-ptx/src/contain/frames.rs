@@ -1,5 +1,5 @@
-//! The part of local memory that generic pointers may name where a function may get pointers to its
-//! callers' arrays.
+//! The part of local memory that pointers may name, where a function may get pointers to arrays of
+//! its callers, or a kernel has many.
 //!
 //! PTX does not tell how much local memory a thread has. What is known is where the arrays of a
 //! function lie, and those of its callers. A kernel therefore passes down the addresses between
@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::analysis::hazard::callee;
 use crate::carry::{self, Carry, declare, emit};
 use crate::ir::{
-    Base, Body, FuncId, FunctionKind, Inst, Module, Op, Operand, Reg, Stmt, Symbol, Type, VarId,
+    Body, FuncId, Function, FunctionKind, Inst, Module, Op, Operand, Reg, Stmt, Symbol, Type, VarId,
 };
 use crate::kernels::{Calls, Reach};
 use crate::report::Reason;
 
 use super::Regs;
-use super::arrays::{MOST_ARRAYS, are_none, arrays, has_outside};
+use super::arrays::{MOST_ARRAYS, are_none, arrays, has_outside, needs_bounds, widened};
 
 /// Two registers of a body: where the first array begins, and where the last one ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,34 +26,32 @@ pub(crate) struct Frame {
     high: Reg,
 }
 
-/// Whether a body uses a generic address in a register.
-fn is_generic(module: &Module, body: &Body) -> bool {
-    body.insts().any(|(_, inst)| {
-        let has_place = |operand: &Operand| matches!(operand, Operand::Mem(Base::Reg(_), _));
-        matches!(module.form(inst).op, Op::Ld | Op::Ldu | Op::St)
-            && module.access_space(body, inst).is_none()
-            && body.operands(inst.operands).iter().any(has_place)
-    })
-}
-
 /// The functions of a module that need frames, kernels too.
-fn needing(module: &Module, reached: &BTreeSet<FuncId>) -> BTreeSet<FuncId> {
-    let needs = |id: &FuncId| {
-        let function = module.func(*id);
-        let body = function.body.as_ref().filter(|body| is_generic(module, body));
-        body.is_some_and(|body| {
-            function.kind == FunctionKind::Func
-                || arrays(module, body).is_none_or(|all| all.len() > MOST_ARRAYS)
+pub(super) fn needing(module: &Module) -> BTreeSet<FuncId> {
+    if are_none(module) {
+        return BTreeSet::new();
+    }
+    let is_outside = has_outside(module);
+    let needs = |(_, function): &(FuncId, &Function)| {
+        function.body.as_ref().is_some_and(|body| {
+            let has_many = || arrays(module, body).is_none_or(|all| all.len() > MOST_ARRAYS);
+            let may_need = function.kind == FunctionKind::Func || is_outside || has_many();
+            may_need && needs_bounds(module, body)
         })
     };
-    reached.iter().copied().filter(needs).collect()
+    let all = (0..).map(FuncId).zip(&module.funcs);
+    all.filter(needs).map(|(id, _)| id).collect()
 }
 
-/// Why the generic pointers of a kernel that reaches these functions have no bound in local memory,
-/// of which the module has some.
+/// Why pointers of a kernel that reaches these functions have no bound in local memory. `needing`:
+/// the functions of the module that need frames.
 #[must_use]
-pub(super) fn unbounded_frames(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
-    let needing = needing(module, functions);
+pub(super) fn unbounded_frames(
+    module: &Module,
+    functions: &BTreeSet<FuncId>,
+    needing: &BTreeSet<FuncId>,
+) -> Option<Reason> {
+    let needing: BTreeSet<FuncId> = functions.intersection(needing).copied().collect();
     if needing.is_empty() {
         return None;
     }
@@ -75,15 +73,16 @@ pub(super) fn unbounded_frames(module: &Module, functions: &BTreeSet<FuncId>) ->
 /// Passes frames down in every kernel that needs them. The registers of each body that has them.
 pub(super) fn pass_down(module: &mut Module) -> BTreeMap<FuncId, Frame> {
     let mut frames = BTreeMap::new();
-    if are_none(module) {
+    let all = needing(module);
+    if all.is_empty() {
         return frames;
     }
     let mut wanted: Vec<(FuncId, BTreeSet<FuncId>)> = Vec::new();
     let mut calls = Calls::new(module);
     for kernel in module.kernels() {
         let reach = calls.reach(kernel.func);
-        let needing = needing(module, &reach.funcs);
-        if needing.is_empty() || unbounded_frames(module, &reach.funcs).is_some() {
+        let needing: BTreeSet<FuncId> = reach.funcs.intersection(&all).copied().collect();
+        if needing.is_empty() || unbounded_frames(module, &reach.funcs, &all).is_some() {
             continue;
         }
         if let Ok(functions) = carry::wanted(module, &mut calls, &reach, &needing) {
@@ -165,23 +164,27 @@ fn taken_parameters(module: &Module, body: &Body) -> Vec<VarId> {
     taken.into_iter().collect()
 }
 
-/// Appends the check that a generic address is none of local memory, or lies in the frame.
+/// Appends the check that an address of local memory lies in the frame, and a generic one if it
+/// names local memory.
 pub(super) fn within(
     module: &mut Module,
     body: &mut Body,
     regs: Regs,
-    (reg, plus, bytes): (Reg, i32, u32),
+    (reg, plus, bytes, is_generic): (Reg, i32, u32, bool),
     frame: Frame,
     out: &mut Vec<Stmt>,
 ) {
     let [far, bad, some] = [regs.far, regs.bad, regs.some].map(Operand::Reg);
     let [low, high] = [frame.low, frame.high].map(Operand::Reg);
-    let offset = Operand::Int(i64::from(plus).cast_unsigned());
-    emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
-    emit(module, body, out, "isspacep.local", &[bad, far]);
-    emit(module, body, out, "cvta.to.local.u64", &[far, far]);
+    let all = Operand::Int(bytes.into());
+    widened(module, body, regs, (reg, plus), out);
+    if is_generic {
+        emit(module, body, out, "isspacep.local", &[bad, far]);
+        emit(module, body, out, "cvta.to.local.u64", &[far, far]);
+    }
     emit(module, body, out, "setp.lt.u64", &[some, far, low]);
-    emit(module, body, out, "add.s64", &[far, far, Operand::Int(bytes.into())]);
+    emit(module, body, out, "add.s64", &[far, far, all]);
     emit(module, body, out, "setp.gt.or.u64", &[some, far, high, some]);
-    emit(module, body, out, "and.pred", &[bad, bad, some]);
+    let text = if is_generic { "and.pred" } else { "or.pred" };
+    emit(module, body, out, text, &[bad, if is_generic { bad } else { some }, some]);
 }

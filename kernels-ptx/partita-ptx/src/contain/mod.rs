@@ -150,9 +150,9 @@ pub(crate) enum Check {
     Variable { reg: Reg, plus: i32, bytes: u32, var: VarId, is_generic: bool },
     /// The generic address is none of local memory.
     NotLocal { reg: Reg },
-    /// The generic address plus a number is none of local memory, or it lies among the body's local
-    /// arrays or in its frame, and `bytes` bytes from there on.
-    OwnLocal { reg: Reg, plus: i32, bytes: u32 },
+    /// The address plus a number lies among the body's local arrays or in its frame, and `bytes`
+    /// bytes from there on, or a generic one is none of local memory.
+    OwnLocal { reg: Reg, plus: i32, bytes: u32, is_generic: bool },
     /// The lines of a matrix lie in shared memory.
     Lines { base: Base, plus: i32, bytes: u32, lines: Lines },
     /// The number of elements from one line to the next is a multiple.
@@ -398,6 +398,8 @@ fn bound(
         }
         (None, Base::Reg(reg)) if of == Some(Space::Local) => in_variable(reg),
         (None, Base::Reg(_)) => Some(Check::Shared { base, plus: offset, bytes, is_generic: true }),
+        // Other addresses of local memory may lie in any array.
+        (Some(Space::Local), Base::Reg(_)) if of != Some(Space::Local) => None,
         (Some(Space::Local | Space::Const), Base::Reg(reg)) => in_variable(reg),
         (Some(space), Base::Reg(reg)) if space.is_param() => in_variable(reg),
         (Some(Space::Local | Space::Const), Base::Symbol(_)) if inside == Some(false) => {

@@ -1,9 +1,8 @@
 //! What no guard contains. A kernel that reaches it needs a right where the device wants every
 //! fault contained.
 
-use super::arrays::are_none;
 use super::barriers::{are_loops_possible, endless_barriers};
-use super::frames::unbounded_frames;
+use super::frames::{needing, unbounded_frames};
 use super::stack::unbounded_stack;
 use super::warps::{Parting, crowd};
 use crate::ir::{Form, FuncId, Mod, Module, Op};
@@ -14,8 +13,8 @@ use std::collections::BTreeSet;
 pub struct Rights<'m> {
     module: &'m Module,
     parting: Parting<'m>,
-    /// Whether no pointer of the module may name local memory.
-    has_no_locals: bool,
+    /// The functions whose pointers into local memory need bounds from their callers.
+    needing: BTreeSet<FuncId>,
     /// Why no guard lets lanes wait in loops.
     endless: Option<Reason>,
 }
@@ -31,8 +30,7 @@ impl<'m> Rights<'m> {
             }
             None => None,
         };
-        let (parting, has_no_locals) = (Parting::new(module), are_none(module));
-        Self { module, parting, has_no_locals, endless }
+        Self { module, parting: Parting::new(module), needing: needing(module), endless }
     }
 
     /// Why faults of a kernel that reaches these functions may end the GPU's context or occupy the
@@ -46,9 +44,8 @@ impl<'m> Rights<'m> {
             let instruction = module.text(form.text).to_owned();
             why(form, &instruction).map(|why| Reason::Uncontained { instruction, why })
         };
-        let has_locals = !self.has_no_locals;
         unbounded_stack(module, functions)
-            .or_else(|| has_locals.then(|| unbounded_frames(module, functions))?)
+            .or_else(|| unbounded_frames(module, functions, &self.needing))
             .or_else(|| endless_barriers(module, functions))
             .or_else(|| self.endless.clone().filter(|_| self.parting.is_among(functions)))
             .or_else(|| forms.find_map(instruction))

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Why the stack of a kernel that reaches these functions has no bound.
 #[must_use]
 pub(super) fn unbounded_stack(module: &Module, functions: &BTreeSet<FuncId>) -> Option<Reason> {
-    let moves = |op: Op| matches!(op, Op::Alloca | Op::Stackrestore);
+    let moves = |op: Op| matches!(op, Op::Alloca | Op::Stacksave | Op::Stackrestore);
     let allots = |id: &FuncId| {
         let body = module.func(*id).body.as_ref();
         body.is_some_and(|body| body.insts().any(|(_, inst)| moves(module.form(inst).op)))

@@ -244,11 +244,11 @@ fn generic_local(random: &mut Random) -> String {
 fn callers_arrays(random: &mut Random, index: usize) -> String {
     let far = (random.one_of(&[0, 64, 1 << 20]) + random.far()) & 0xffff_ffff;
     let number = random.number("%y", far);
-    let wrong = "cvta.local.u64 %y, %y;\n";
-    let near = "mov.u64 %a, stack;\n\tcvta.local.u64 %a, %a;\n\tadd.s64 %y, %y, %a;\n";
-    let pointer = random.one_of(&[wrong, near]);
+    let (space, generic) = random.one_of(&[("", "cvta.local.u64 %y, %y;\n"), (".local", "\n")]);
+    let near = "mov.u64 %a, stack;\n\tadd.s64 %y, %y, %a;\n\t";
+    let pointer = random.one_of(&["", near]).to_owned() + generic;
     let registers = ".reg .b16 %h<8>; .reg .b32 %r<32>; .reg .f32 %f<8>; .reg .b64 %d<32>;";
-    let access = access(random, "", "%y");
+    let access = access(random, space, "%y");
     format!(
         ".func inner{index}(.reg .b64 %y) {{ {registers} .local .align 8 .b8 own[24]; {access} \
          ret; }}\n.func outer{index}(.reg .b64 %p) {{ .local .align 8 .b8 own[40]; call \
