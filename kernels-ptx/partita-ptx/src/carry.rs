@@ -99,6 +99,11 @@ impl Carry {
         new
     }
 
+    /// The function of which this is the copy.
+    pub fn original(&self, copy: FuncId) -> Option<FuncId> {
+        self.copies.iter().find(|(_, known)| **known == copy).map(|(&id, _)| id)
+    }
+
     /// Adds the registers to a body and loads them from `params`, which are the last ones of the
     /// function where `None`.
     pub fn load(

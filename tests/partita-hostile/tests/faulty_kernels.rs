@@ -36,13 +36,14 @@ use std::time::{Duration, Instant};
 /// Seeds of a usual run: the first ones, and some that once reached the context.
 const USUAL: &str = "0-19,281,397,441,792,8426,8727";
 /// Faults that no seed chooses, with the seeds of each in a usual run.
-const BY_NAME: [&str; 7] = [
+const BY_NAME: [&str; 8] = [
     "reductions, apart",
     "reductions, never full",
     "threads, apart",
     "lanes, apart",
     "lanes, words",
     "callers' arrays, beyond",
+    "matrix, generic",
     "breakpoint",
 ];
 const SEEDS_BY_NAME: std::ops::Range<u64> = 0..4;

@@ -30,9 +30,11 @@
 //!
 //! A loop that only computes or walks stays as it was: it ends in its own time or never. Where the
 //! device cannot end grids ([`Ends::Always`]), every loop looks whose rounds no number of the text
-//! bounds ([`rounds`]).
+//! bounds ([`rounds`]), and functions of much work look at their beginning ([`work`]).
 
+mod loops;
 mod rounds;
+mod work;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -41,14 +43,17 @@ use crate::carry::{self, Carry, declare, emit};
 use crate::contain;
 use crate::control;
 use crate::ir::{
-    Base, Body, Form, FuncId, Guard, Inst, Label, LabelId, Mod, Module, Name, Op, Operand, Pos,
-    Reg, Slice, Space, Stmt, Symbol, Type, VarId,
+    Base, Body, FuncId, Guard, Inst, Label, LabelId, Module, Name, Op, Operand, Pos, Reg, Stmt,
+    Symbol, Type, VarId,
 };
 use crate::kernels::{Calls, Kernel, Param};
 use crate::params;
 use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::Rewritten;
 use crate::worker::checks::has_parameter_room;
+
+use loops::waits;
+use work::Works;
 
 /// Rounds of a loop between two looks at the abort flag. Lanes that have parted look in rounds of
 /// their own, and the whole warp waits for each look, so the number is many times a warp.
@@ -61,10 +66,6 @@ pub const SLEEPS: u64 = 16;
 /// where all threads of a launch try one word, their atomics are made one after the other: 28,800
 /// threads that look in every 1,024th round make 29 million. It is still some times a warp.
 pub const TRIES: u64 = 128;
-
-/// Statements that the search for loops visits in one body at most; beyond it every loop counts as
-/// a waiting one.
-const BUDGET: usize = 1 << 24;
 
 /// The effect of `trap` and of failed assertions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,7 +90,8 @@ pub fn cancel(module: &Module, forms: &[KernelReport]) -> Rewritten {
 #[must_use]
 pub fn cancel_with(module: Module, forms: &[KernelReport], ends: Ends) -> Rewritten {
     let was_valid = !cfg!(debug_assertions) || crate::verify(&module).is_ok();
-    let mut looked = Looked { calls: Calls::new(&module), needing: BTreeMap::new() };
+    let works = Works::of(&module, ends);
+    let mut looked = Looked { calls: Calls::new(&module), works: &works, needing: BTreeMap::new() };
     let known: BTreeMap<FuncId, &KernelReport> =
         forms.iter().map(|report| (report.func, report)).collect();
     let control_of = |kernel: &Kernel| {
@@ -108,12 +110,12 @@ pub fn cancel_with(module: Module, forms: &[KernelReport], ends: Ends) -> Rewrit
     drop(looked);
     let mut out = module;
     let mut reports = Vec::with_capacity(checked.len());
-    let mut state: Option<Cancel> = None;
+    let mut state: Option<Cancel<'_>> = None;
     for (kernel, functions) in checked {
         let control = control_of(&kernel);
         let report = match functions {
             Ok(functions) => {
-                let state = state.get_or_insert_with(|| Cancel::new(&mut out, ends));
+                let state = state.get_or_insert_with(|| Cancel::new(&mut out, ends, &works));
                 let added = state.kernel(&mut out, &kernel, control, functions.as_ref());
                 KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) }
             }
@@ -131,6 +133,7 @@ pub fn cancel_with(module: Module, forms: &[KernelReport], ends: Ends) -> Rewrit
 /// The facts of a module's functions.
 struct Looked<'m> {
     calls: Calls<'m>,
+    works: &'m Works,
     /// For each function, whether its own body needs the control block.
     needing: BTreeMap<FuncId, bool>,
 }
@@ -158,11 +161,12 @@ fn check(
             reason: Reason::ParametersFull { bytes: kernel.param_bytes, limit },
         }]);
     }
-    let Looked { calls, needing } = looked;
+    let Looked { calls, works, needing } = looked;
     let reach = calls.reach(kernel.func);
     let needs = |id: FuncId| {
         module.func(id).body.as_ref().is_some_and(|body| {
-            waits(module, body, ends).iter().any(Option::is_some)
+            works.looks(id)
+                || waits(module, body, ends, works).at.iter().any(Option::is_some)
                 || body.insts().any(|(_, inst)| end_of(module, body, (inst, None), ends).is_some())
         })
     };
@@ -201,200 +205,13 @@ fn end_of(
     }
 }
 
-/// For each statement that is the branch at the end of a loop that must look at the abort flag:
-/// what a round counts for, as a part of [`PERIOD`].
-fn waits(module: &Module, body: &Body, ends: Ends) -> Vec<Option<u64>> {
-    let mut place = vec![usize::MAX; body.labels.len()];
-    let mut result = vec![None; body.stmts.len()];
-    let mut budget = BUDGET;
-    let branches = rounds::Branches::of(module, body);
-    // The ends of loops without a look, and their rounds.
-    let mut short: Vec<(usize, u64)> = Vec::new();
-    for (index, stmt) in body.stmts.iter().enumerate() {
-        match stmt {
-            Stmt::Label(label) => place[label.0 as usize] = index,
-            // A frame has looks of its own; only the program's branches have a place in its text.
-            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Bra => {
-                let target =
-                    body.operands(inst.operands).iter().find_map(|operand| match operand {
-                        Operand::Symbol(Symbol::Label(label), _) => Some(place[label.0 as usize]),
-                        _ => None,
-                    });
-                if let Some(start) = target.filter(|&start| start != usize::MAX) {
-                    let visits = (index - start).saturating_mul(4);
-                    let range = Loop { module, body, start, end: index };
-                    let rounds = match ends {
-                        Ends::Always => rounds::most(module, body, &branches, (start, index)),
-                        Ends::Launch | Ends::Kept => None,
-                    };
-                    let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD);
-                    let is_long = ends == Ends::Always && !is_short;
-                    if budget < visits || is_long || range.waits() {
-                        let sleeps =
-                            range.insts().any(|inst| module.form(inst).op == Op::Nanosleep);
-                        let within = short.iter().filter(|(at, _)| *at > start);
-                        let within = within.map(|(_, rounds)| *rounds).max().unwrap_or(1);
-                        let tries = range.insts().any(|inst| module.form(inst).op == Op::Atom);
-                        let least = if tries { PERIOD / TRIES } else { 1 };
-                        result[index] = Some(match sleeps {
-                            true => PERIOD / SLEEPS,
-                            false => within.clamp(least, PERIOD),
-                        });
-                    } else if let Some(rounds) = rounds {
-                        // A short loop around others has the rounds of all of them.
-                        let within = short.iter().filter(|(at, _)| *at > start);
-                        let within = within.map(|(_, rounds)| *rounds).max().unwrap_or(1);
-                        short.push((index, rounds.saturating_mul(within)));
-                    }
-                    budget = budget.saturating_sub(visits);
-                }
-            }
-            // Loops by tables are rare; each round of them counts.
-            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => {
-                result[index] = Some(1);
-            }
-            _ => {}
-        }
-    }
-    result
-}
-
-/// The statements from a label to a branch back to it.
-struct Loop<'a> {
-    module: &'a Module,
-    body: &'a Body,
-    start: usize,
-    end: usize,
-}
-
-/// The facts of one register in a loop.
-#[derive(Clone, Copy, Default)]
-struct Told {
-    /// The value comes from memory by a read that counts.
-    seen: bool,
-    /// The value comes from any memory.
-    loaded: bool,
-    /// The value changes in each round.
-    moves: bool,
-}
-
-impl Loop<'_> {
-    fn insts(&self) -> impl Iterator<Item = &Inst> {
-        self.body.stmts[self.start..=self.end].iter().filter_map(|stmt| match stmt {
-            Stmt::Inst(inst) => Some(inst),
-            _ => None,
-        })
-    }
-
-    /// Whether a branch depends on what others may write, or there is none that could leave.
-    fn waits(&self) -> bool {
-        let (module, told) = (self.module, self.told());
-        // A result parameter of a call is read by `ld.param`.
-        let calls = self.insts().any(|inst| module.form(inst).op == Op::Call);
-        let leaving =
-            |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
-        let mut guarded = self.insts().filter(leaving).filter_map(|inst| inst.guard).peekable();
-        guarded.peek().is_none() || calls || guarded.any(|guard| told[guard.reg.index()].seen)
-    }
-
-    fn told(&self) -> Vec<Told> {
-        let Loop { module, body, .. } = *self;
-        let synchronises = self.insts().any(|inst| is_acquiring(module.form(inst)));
-        let stores = |inst: &Inst| {
-            let form = module.form(inst);
-            form.op == Op::St && module.access_space(body, inst) == Some(Space::Local)
-        };
-        let keeps = self.insts().any(stores);
-        let (mut told, mut results) = (vec![Told::default(); body.regs.len()], Vec::new());
-        // Two rounds see what a value goes through in the order of the text, and once around the
-        // loop. That an address moves must be known before it is looked at.
-        for decides in [false, false, true, true] {
-            for inst in self.insts() {
-                let form = module.form(inst);
-                let operands = body.operands(inst.operands);
-                let space = module.access_space(body, inst);
-                let own = space.is_some_and(|space| {
-                    space.is_param() || matches!(space, Space::Const | Space::Local)
-                });
-                let from = operands.get(1..).unwrap_or(&[]);
-                let from = from.iter().flat_map(|operand| registers(body, *operand));
-                let guard = inst.guard.map(|guard| guard.reg);
-                results.clear();
-                body.each_result(inst, &mut |reg| results.push(reg));
-                let mut all = Told::default();
-                for reg in from.chain(guard) {
-                    let source = told[reg.index()];
-                    let again = results.contains(&reg);
-                    all.seen |= source.seen;
-                    all.loaded |= source.loaded;
-                    all.moves |= source.moves || again;
-                }
-                if matches!(form.op, Op::Ld) && matches!(space, Some(Space::Local)) {
-                    // The local memory may hold a loaded value.
-                    all.seen |= decides && keeps;
-                } else if matches!(form.op, Op::Ld | Op::Ldu) && !own {
-                    let leads = all.loaded && !space.is_some_and(Space::is_shared);
-                    all.seen |= decides && (is_strong(form) || synchronises || !all.moves || leads);
-                    (all.loaded, all.moves) = (true, true);
-                } else if is_strong(form) {
-                    all = Told { seen: true, loaded: true, moves: true };
-                }
-                for &reg in &results {
-                    let told = &mut told[reg.index()];
-                    told.seen |= all.seen;
-                    told.loaded |= all.loaded;
-                    told.moves |= all.moves;
-                }
-            }
-        }
-        told
-    }
-}
-
-/// Whether the instruction may read what others wrote, without a race (PTX ISA, "Memory Consistency
-/// Model": strong operations).
-fn is_strong(form: &Form) -> bool {
-    let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
-    match form.op {
-        Op::Atom | Op::Call | Op::Mbarrier => true,
-        Op::Ld | Op::Ldu => strong.iter().any(|&modifier| form.has(modifier)),
-        _ => false,
-    }
-}
-
-/// Whether plain reads after the instruction see what others wrote, without a race. An atomic by
-/// itself is relaxed and orders nothing (PTX ISA, "Memory Consistency Model": acquire patterns).
-fn is_acquiring(form: &Form) -> bool {
-    let orders = [Op::Bar, Op::Barrier, Op::Fence, Op::Membar, Op::Mbarrier, Op::Call];
-    orders.contains(&form.op) || form.has(Mod::Acquire) || form.has(Mod::AcqRel)
-}
-
-fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
-    let (own, parts) = match operand {
-        Operand::Reg(reg)
-        | Operand::Not(reg)
-        | Operand::Neg(reg)
-        | Operand::Mem(Base::Reg(reg), _) => (Some(reg), Slice::EMPTY),
-        Operand::Part { reg, .. } | Operand::RegPlus(reg, _) => (Some(reg), Slice::EMPTY),
-        Operand::Vector(slice)
-        | Operand::List(slice)
-        | Operand::Tuple(slice)
-        | Operand::Pair(slice) => (None, slice),
-        _ => (None, Slice::EMPTY),
-    };
-    let parts = body.operands(parts).iter().filter_map(|part| match part {
-        Operand::Reg(reg) | Operand::Not(reg) | Operand::Part { reg, .. } => Some(*reg),
-        _ => None,
-    });
-    own.into_iter().chain(parts)
-}
-
 /// The pass on one module.
-struct Cancel {
+struct Cancel<'w> {
     carry: Carry,
     control: Name,
     temporaries: [(Name, Type); 4],
     ends: Ends,
+    works: &'w Works,
 }
 
 /// The values that the pass has in one body.
@@ -416,8 +233,8 @@ enum Slot {
     Register(Reg),
 }
 
-impl Cancel {
-    fn new(module: &mut Module, ends: Ends) -> Self {
+impl<'w> Cancel<'w> {
+    fn new(module: &mut Module, ends: Ends, works: &'w Works) -> Self {
         let carry = Carry::new(module, &[("block_of", Type::B64), ("slot_of", Type::B32)]);
         let mut name = |stem: &str, ty| (module.names.fresh(stem), ty);
         let temporaries = [
@@ -426,7 +243,7 @@ impl Cancel {
             name("%pw_go", Type::Pred),
             name("%pw_to", Type::B64),
         ];
-        Self { carry, control: module.names.fresh("pw_control"), temporaries, ends }
+        Self { carry, control: module.names.fresh("pw_control"), temporaries, ends, works }
     }
 
     fn kernel(
@@ -474,7 +291,7 @@ impl Cancel {
             out.push(body.stmts.remove(at));
         }
         emit(module, &mut body, &mut out, "mov.u32", &[Operand::Reg(slot), own]);
-        self.body(module, &mut body, block, slot, kind, out);
+        self.body(module, &mut body, (block, slot, kind), false, out);
         module.funcs[kernel.func.0 as usize].body = Some(body);
         added
     }
@@ -485,25 +302,29 @@ impl Cancel {
         let [block, slot] = self.carry.load(module, func, &mut body, None, &mut out)[..] else {
             return;
         };
-        self.body(module, &mut body, block, slot, Slot::Register(slot), out);
+        let begins = self.carry.original(func).is_some_and(|id| self.works.looks(id));
+        self.body(module, &mut body, (block, slot, Slot::Register(slot)), begins, out);
         module.funcs[func.0 as usize].body = Some(body);
     }
 
-    /// Rewrites one body; `slot` is the register that functions get.
+    /// Rewrites one body; `slot` is the register that functions get. `begins`: whether it looks at
+    /// its beginning.
     fn body(
         &self,
         module: &mut Module,
         body: &mut Body,
-        block: Reg,
-        slot: Reg,
-        kind: Slot,
+        (block, slot, kind): (Reg, Reg, Slot),
+        begins: bool,
         mut out: Vec<Stmt>,
     ) {
-        let waits = waits(module, body, self.ends);
+        let waits = waits(module, body, self.ends, self.works).at;
         let [rounds, word, flag, to] =
             self.temporaries.map(|(name, ty)| declare(body, name, ty, &mut out));
         emit(module, body, &mut out, "mov.u32", &[Operand::Reg(rounds), Operand::Int(PERIOD)]);
         let scope = Scope { control: block, slot: kind, rounds, word, flag, to };
+        if begins {
+            scope.look(module, body, PERIOD, &mut out);
+        }
         let mut before = None;
         for (stmt, waits) in std::mem::take(&mut body.stmts).into_iter().zip(waits) {
             let Stmt::Inst(inst) = stmt else {

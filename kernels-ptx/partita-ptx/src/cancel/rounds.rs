@@ -80,19 +80,23 @@ pub(super) fn most(
     let leaves = |inst: &Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx);
     let (compared, test) = only(goes)?;
     let form = module.form(test);
-    let &[_, Operand::Reg(counter), limit] = body.operands(test.operands) else { return None };
+    let &[tested, Operand::Reg(counter), limit] = body.operands(test.operands) else {
+        return None;
+    };
     let (added, step) = only(counter)?;
     let first = compared.min(added);
-    if (first..end).filter_map(inst).any(leaves) || form.op != Op::Setp {
+    let is_test = form.op == Op::Setp && tested == Operand::Reg(goes);
+    if (first..end).filter_map(inst).any(leaves) || !is_test {
         return None;
     }
     let mut types = form.types();
     let (ty, None) = (types.next()?, types.next()) else { return None };
-    let is_plain = form.mods.len() == 2 && matches!(ty.bits(), 32 | 64) && !ty.is_float();
-    let limit = number(limit, ty).filter(|_| is_plain)?;
+    let is_plain = |ty: Type| matches!(ty, Type::U32 | Type::S32 | Type::U64 | Type::S64);
+    let limit = number(limit, ty).filter(|_| form.mods.len() == 2 && is_plain(ty))?;
     let &[_, Operand::Reg(from), by] = body.operands(step.operands) else { return None };
     let adds = module.form(step);
-    if adds.op != Op::Add || from != counter || adds.mods.len() != 1 {
+    let fits = |added: Type| is_plain(added) && added.bits() == ty.bits();
+    if adds.op != Op::Add || from != counter || adds.mods.len() != 1 || !adds.types().all(fits) {
         return None;
     }
     let by = number(by, signed(ty))?;
@@ -103,14 +107,18 @@ pub(super) fn most(
     if begins.guard.is_some() || !branches.are_within(body, (start, end)) {
         return None;
     }
-    count(value, by, (*form.mods.first()?, negated), limit)
+    count((value, by, limit), (*form.mods.first()?, negated), ty.is_signed())
 }
 
 /// The rounds from a value in steps until a comparison with the limit fails.
-fn count(value: i64, by: i64, (compares, negated): (Mod, bool), limit: i64) -> Option<u64> {
+fn count(
+    (value, by, limit): (i64, i64, i64),
+    (compares, negated): (Mod, bool),
+    is_signed: bool,
+) -> Option<u64> {
     // Nothing wraps between numbers that are so small.
     const SMALL: i64 = 1 << 30;
-    if [value, by, limit].iter().any(|number| number.abs() > SMALL) || by == 0 {
+    if [value, by, limit].iter().any(|number| number.abs() >= SMALL) || by == 0 {
         return None;
     }
     let goes_on = match (compares, negated) {
@@ -121,6 +129,10 @@ fn count(value: i64, by: i64, (compares, negated): (Mod, bool), limit: i64) -> O
         (Mod::Ne, false) | (Mod::Eq, true) => Mod::Ne,
         _ => return None,
     };
+    // A step down must not go below zero where no number is negative.
+    if !is_signed && goes_on != Mod::Ne && value.min(limit) + by < 0 {
+        return None;
+    }
     let (way, step) = if by > 0 { (limit - value, by) } else { (value - limit, -by) };
     let counts = match goes_on {
         Mod::Lt | Mod::Le => by > 0,
@@ -181,6 +193,27 @@ mod tests {
         check(&up("lt.s32 %p, %i, %n"), None);
         check(&up("lt.u32 %p, %i, 4294967295"), None);
         check("mov.u32 %i, 64; A: add.s32 %i, %i, -1; setp.ne.s32 %p, %i, 0; @%p bra A;", Some(65));
+        let down = |from: u32, step: i32, test: &str| {
+            format!("mov.u32 %i, {from}; A: add.s32 %i, %i, {step}; setp.{test}; @%p bra A;")
+        };
+        // The counter has no value below zero, passes zero by, or goes past the largest number.
+        check(&down(10, -1, "ge.u32 %p, %i, 0"), None);
+        check(&down(5, -4, "gt.u32 %p, %i, 0"), None);
+        check(&down(2, -4, "gt.u32 %p, %i, 5"), None);
+        check(&down(10, -1, "gt.u32 %p, %i, 1"), Some(10));
+        check(&down(10, -1, "ne.u32 %p, %i, 0"), Some(11));
+        check(&down(10, -1, "gt.s32 %p, %i, 0"), Some(11));
+        check(
+            "mov.u32 %i, 0; A: add.s32 %i, %i, 1073741824; setp.le.s32 %p, %i, 1073741824; @%p bra \
+             A;",
+            None,
+        );
+        // The second result of a pair is the opposite.
+        check(
+            "mov.u32 %i, 200; A: add.s32 %i, %i, 1; setp.lt.s32 %q|%p, %i, 100; @%p bra A;",
+            None,
+        );
+        check("mov.u32 %i, 0; A: add.s16x2 %i, %i, 1; setp.lt.s32 %p, %i, 100; @%p bra A;", None);
         check("mov.u32 %i, %n; A: add.s32 %i, %i, 1; setp.lt.s32 %p, %i, 9; @%p bra A;", None);
         check("A: add.s32 %i, %i, 1; setp.lt.s32 %p, %i, 9; @%p bra A;", None);
         check(

@@ -18,6 +18,8 @@ pub(super) struct Access {
     pub lanes: Option<u32>,
     /// Local memory takes no such operation.
     pub is_atomic: bool,
+    /// The hardware takes it for an address of shared memory, also where it is a generic one.
+    pub is_shared: bool,
     /// The lines of a matrix, where the instruction has their distance.
     pub lines: Option<Lines>,
 }
@@ -33,7 +35,9 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
     let of = |index: usize, bytes: u32, space: Option<Space>, lanes: Option<u32>| {
         let &Operand::Mem(base, offset) = operands.get(index)? else { return None };
         let is_atomic = matches!(form.op, Op::Atom | Op::Red);
-        Some(Access { base, offset, bytes, align: bytes, space, lanes, is_atomic, lines: None })
+        let is_shared = matches!(form.op, Op::Ldmatrix | Op::Stmatrix);
+        let align = bytes;
+        Some(Access { base, offset, bytes, align, space, lanes, is_atomic, is_shared, lines: None })
     };
     let first = operands.iter().position(|operand| matches!(operand, Operand::Mem(..)));
     let one = |bytes: u32, lanes: Option<u32>| {
@@ -46,6 +50,8 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
             let element = form.last_type().map_or(1, crate::ir::Type::bytes);
             one((element * form.vector()).next_power_of_two(), None)
         }
+        // A line of the cache (PTX ISA, "applypriority" and "discard").
+        Op::Applypriority | Op::Discard => one(128, None),
         Op::Ldmatrix | Op::Stmatrix => {
             let matrices = [(Mod::X2, 2), (Mod::X4, 4)].into_iter();
             let count = matrices.filter(|(word, _)| form.has(*word)).map(|(_, count)| count);
@@ -71,6 +77,14 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
         }
         _ => Vec::new(),
     }
+}
+
+/// Whether an address is a number that the fence does not move. Nothing of a program lies there.
+pub(super) fn is_absolute(module: &Module, body: &Body, inst: &Inst) -> bool {
+    let space = module.access_space(body, inst);
+    let is_number = |operand: &Operand| matches!(operand, Operand::Absolute(_));
+    space.is_some_and(|space| space != Space::Global)
+        && body.operands(inst.operands).iter().any(is_number)
 }
 
 /// What a barrier instruction gets in operands that the hardware refuses or waits for in vain: its

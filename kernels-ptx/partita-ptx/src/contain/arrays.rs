@@ -33,7 +33,8 @@ fn pointer(body: &Body, access: &Access) -> Option<(Reg, bool)> {
     match access.space {
         Some(Space::Local) => Some((reg, false)),
         // A register of 32 bits has no generic address of local memory.
-        None => (!access.is_atomic && body.reg(reg).ty.bits() == 64).then_some((reg, true)),
+        None if access.is_atomic || access.is_shared => None,
+        None => (body.reg(reg).ty.bits() == 64).then_some((reg, true)),
         Some(_) => None,
     }
 }
@@ -52,9 +53,14 @@ pub(super) fn own_local(
     // Those of local arrays have a check of their own. Parameters may be copies in local memory,
     // which belong to the frame.
     let is_known = origin.filter(|origin| origin.fits(module, space)).is_some_and(|origin| {
-        let space = module.var(origin.var).space;
+        let variable = module.var(origin.var);
+        let (space, size) = (variable.space, variable.bytes().unwrap_or(0));
         let is_param = space.is_param() && locals == Locals::Own;
-        space == Space::Local || is_param || origin.offset.is_some() && !space.is_param()
+        let is_inside = origin.offset.and_then(|from| {
+            let from = u64::try_from(from.checked_add(plus.into())?).ok()?;
+            Some(from.checked_add(bytes.into())? <= size)
+        });
+        space == Space::Local || is_param || is_inside == Some(true) && !space.is_param()
     });
     (!is_known).then_some(Check::OwnLocal { reg, plus, bytes, is_generic })
 }
@@ -139,7 +145,7 @@ pub(super) fn arrays(module: &Module, body: &Body) -> Option<Vec<VarId>> {
     Some(found)
 }
 
-/// Appends an address in a register, with an offset.
+/// Appends an address in a register, with an offset. One of 32 bits wraps.
 pub(super) fn widened(
     module: &mut Module,
     body: &mut Body,
@@ -147,13 +153,13 @@ pub(super) fn widened(
     (reg, plus): (Reg, i32),
     out: &mut Vec<Stmt>,
 ) {
-    let far = Operand::Reg(regs.far);
-    let mut from = Operand::Reg(reg);
+    let [far, low] = [regs.far, regs.low].map(Operand::Reg);
+    let (from, offset) = (Operand::Reg(reg), Operand::Int(i64::from(plus).cast_unsigned()));
     if body.reg(reg).ty.bits() == 32 {
-        emit(module, body, out, "cvt.u64.u32", &[far, from]);
-        from = far;
+        emit(module, body, out, "add.s32", &[low, from, offset]);
+        emit(module, body, out, "cvt.u64.u32", &[far, low]);
+        return;
     }
-    let offset = Operand::Int(i64::from(plus).cast_unsigned());
     emit(module, body, out, "add.s64", &[far, from, offset]);
 }
 
@@ -280,6 +286,6 @@ mod tests {
         let arrays = (0..5).map(|index| format!(".local .align 4 .b8 a{index}[8];"));
         let body = arrays.collect::<String>() + POINTER;
         let text = text("", &body);
-        assert!(text.contains("setp.gt.or.u64 %pw_some, %pw_far, %pw_highest"), "{text}");
+        assert!(text.contains("setp.gt.or.u64 %pw_some, %pw_wide, %pw_highest"), "{text}");
     }
 }

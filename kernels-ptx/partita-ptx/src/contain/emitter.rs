@@ -2,7 +2,8 @@
 //! trap. What is checked, and where, is decided elsewhere ([`super`], [`super::places`]).
 
 use super::arrays::{self, Locals};
-use super::{Check, State, TRAPS, frames};
+use super::shared::Apart;
+use super::{Check, Names, State, TRAPS, frames};
 use crate::cancel::label;
 use crate::carry::{declare, emit};
 use crate::ir::{
@@ -48,6 +49,8 @@ pub(super) struct Emitter<'a> {
     /// The local arrays of the body.
     pub arrays: Vec<VarId>,
     pub locals: Locals,
+    /// How generic addresses of shared memory are told.
+    pub apart: Apart,
     /// The labels of the traps.
     pub traps: [Option<LabelId>; TRAPS.len()],
 }
@@ -68,8 +71,8 @@ impl Emitter<'_> {
                 self.aligned(module, body, (reg, plus, bytes), out);
                 0
             }
-            Check::Shared { base, plus, bytes, is_generic } => {
-                self.shared(module, body, (base, plus, bytes, is_generic), out);
+            Check::Shared { base, plus, bytes, how } => {
+                self.shared(module, body, (base, plus, bytes, how), out);
                 1
             }
             Check::Variable { reg, plus, bytes, var, is_generic } => {
@@ -77,8 +80,14 @@ impl Emitter<'_> {
                 arrays::inside(module, body, self.regs, access, out);
                 1
             }
-            Check::NotLocal { reg } => {
-                emit(module, body, out, "isspacep.local", &[bad, Operand::Reg(reg)]);
+            Check::AlignedName { var, plus, bytes } => {
+                self.aligned_name(module, body, (var, plus, bytes), out);
+                0
+            }
+            Check::NotLocal { reg, plus } => {
+                arrays::widened(module, body, self.regs, (reg, plus), out);
+                let far = Operand::Reg(self.regs.far);
+                emit(module, body, out, "isspacep.local", &[bad, far]);
                 1
             }
             Check::OwnLocal { reg, plus, bytes, is_generic } => {
@@ -92,7 +101,7 @@ impl Emitter<'_> {
                 1
             }
             Check::Lines { base, plus, bytes, lines } => {
-                self.shared(module, body, (base, plus, bytes, false), out);
+                self.shared(module, body, (base, plus, bytes, Names::Own), out);
                 let first = (base, plus, bytes);
                 lines.beyond(module, body, self.regs, first, self.state.kept, out);
                 1
@@ -182,6 +191,22 @@ impl Emitter<'_> {
             from = low;
         }
         emit(module, body, out, "and.b32", &[low, from, Operand::Int(u64::from(bytes) - 1)]);
+        emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
+    }
+
+    /// Where a variable lies, only the assembler knows.
+    fn aligned_name(
+        &self,
+        module: &mut Module,
+        body: &mut Body,
+        (var, plus, bytes): (VarId, u32, u32),
+        out: &mut Vec<Stmt>,
+    ) {
+        let [low, wide, bad] = [self.regs.low, self.regs.wide, self.regs.bad].map(Operand::Reg);
+        emit(module, body, out, "mov.u64", &[wide, Operand::Symbol(Symbol::Var(var), 0)]);
+        emit(module, body, out, "cvt.u32.u64", &[low, wide]);
+        emit(module, body, out, "add.s32", &[low, low, Operand::Int(plus.into())]);
+        emit(module, body, out, "and.b32", &[low, low, Operand::Int(u64::from(bytes) - 1)]);
         emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
     }
 

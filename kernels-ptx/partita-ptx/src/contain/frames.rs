@@ -176,15 +176,19 @@ pub(super) fn within(
 ) {
     let [far, bad, some] = [regs.far, regs.bad, regs.some].map(Operand::Reg);
     let [low, high] = [frame.low, frame.high].map(Operand::Reg);
-    let all = Operand::Int(bytes.into());
+    let wide = Operand::Reg(regs.wide);
     widened(module, body, regs, (reg, plus), out);
     if is_generic {
         emit(module, body, out, "isspacep.local", &[bad, far]);
         emit(module, body, out, "cvta.to.local.u64", &[far, far]);
     }
     emit(module, body, out, "setp.lt.u64", &[some, far, low]);
-    emit(module, body, out, "add.s64", &[far, far, all]);
-    emit(module, body, out, "setp.gt.or.u64", &[some, far, high, some]);
-    let text = if is_generic { "and.pred" } else { "or.pred" };
-    emit(module, body, out, text, &[bad, if is_generic { bad } else { some }, some]);
+    emit(module, body, out, "add.s64", &[wide, far, Operand::Int(bytes.into())]);
+    emit(module, body, out, "setp.gt.or.u64", &[some, wide, high, some]);
+    if is_generic {
+        emit(module, body, out, "and.pred", &[bad, bad, some]);
+    } else {
+        // The address may be the last one of all.
+        emit(module, body, out, "setp.lt.or.u64", &[bad, wide, far, some]);
+    }
 }

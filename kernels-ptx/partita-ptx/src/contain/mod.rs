@@ -55,7 +55,7 @@ use crate::ir::{
 use crate::report::{KernelReport, Outcome};
 use crate::worker::Rewritten;
 
-use accesses::{Access, accesses, barrier, named};
+use accesses::{Access, accesses, barrier, is_absolute, named};
 use arrays::Locals;
 use emitter::{Emitter, Regs, emit_traps};
 use lines::Lines;
@@ -100,22 +100,24 @@ pub fn contain(module: &Module) -> Rewritten {
         shared_end: None,
         kept: meeting.as_ref().map(Meeting::kept),
         has_no_locals: arrays::are_none(module),
-        apart: Apart::of(module),
     };
+    let (apart, foreign) = (Apart::of(module), shared::foreign(&out));
     for index in 0..out.funcs.len() {
         if module.stop.is_asked() {
             break;
         }
         if let Some(body) = out.funcs[index].body.take() {
             let is_kernel = out.funcs[index].kind == FunctionKind::Entry;
-            let frame = u32::try_from(index).ok().and_then(|id| frames.get(&FuncId(id)));
+            let id = FuncId(u32::try_from(index).expect("fewer than source bytes"));
+            let frame = frames.get(&id);
+            let apart = if foreign.contains(&id) { Apart::Own } else { apart };
             let locals = match frame {
                 Some(&frame) => Locals::Within(frame),
                 None if is_kernel => arrays::of_kernel(&out, &body),
                 None if state.has_no_locals => Locals::Own,
                 None => Locals::Unknown,
             };
-            let body = state.body(&mut out, body, locals);
+            let body = state.body(&mut out, body, (locals, apart));
             out.funcs[index].body = Some(body);
         }
     }
@@ -144,12 +146,14 @@ pub fn contain(module: &Module) -> Rewritten {
 pub(crate) enum Check {
     /// The register plus a number is a multiple of `bytes`.
     Aligned { reg: Reg, plus: u32, bytes: u32 },
+    /// The same for the address of a variable.
+    AlignedName { var: VarId, plus: u32, bytes: u32 },
     /// The register plus a number lies in shared memory, and `bytes` bytes from there on.
-    Shared { base: Base, plus: i32, bytes: u32, is_generic: bool },
+    Shared { base: Base, plus: i32, bytes: u32, how: Names },
     /// The same for a variable.
     Variable { reg: Reg, plus: i32, bytes: u32, var: VarId, is_generic: bool },
-    /// The generic address is none of local memory.
-    NotLocal { reg: Reg },
+    /// The generic address plus a number is none of local memory.
+    NotLocal { reg: Reg, plus: i32 },
     /// The address plus a number lies among the body's local arrays or in its frame, and `bytes`
     /// bytes from there on, or a generic one is none of local memory.
     OwnLocal { reg: Reg, plus: i32, bytes: u32, is_generic: bool },
@@ -165,10 +169,31 @@ pub(crate) enum Check {
     Never { aligned: bool },
 }
 
+/// How an address may name shared memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Names {
+    /// It is an address of shared memory.
+    Own,
+    /// It is a generic address, perhaps of other memory.
+    Perhaps,
+    /// It is a generic address that the hardware takes for one of shared memory.
+    Generic,
+}
+
 /// The checks of one instruction that no other place decides.
 struct Guards {
     stmt: usize,
-    checks: Vec<(Check, Option<u32>)>,
+    checks: Vec<Held>,
+}
+
+/// A check before an instruction.
+#[derive(Clone, Copy)]
+struct Held {
+    check: Check,
+    /// It is one of the warp's first lanes.
+    lanes: Option<u32>,
+    /// It holds for threads of which the instruction's guard holds.
+    is_guarded: bool,
 }
 
 /// Words of shared memory that the program must not write.
@@ -183,12 +208,15 @@ struct State {
     kept: Option<Kept>,
     /// Whether no pointer of the module may name local memory.
     has_no_locals: bool,
-    /// How generic addresses of shared memory are told.
-    apart: Apart,
 }
 
 impl State {
-    fn body(&mut self, module: &mut Module, mut body: Body, locals: Locals) -> Body {
+    fn body(
+        &mut self,
+        module: &mut Module,
+        mut body: Body,
+        (locals, apart): (Locals, Apart),
+    ) -> Body {
         let (places, guards) = look(module, &body, locals);
         if places.is_empty() && guards.is_empty() {
             return body;
@@ -201,14 +229,15 @@ impl State {
         let regs = Regs::new(module, &mut body, &mut out);
         let first = arrays.clone();
         let traps = [None; TRAPS.len()];
-        let mut emitter = Emitter { state: self, regs, arrays, locals, traps };
+        let mut emitter = Emitter { state: self, regs, arrays, locals, apart, traps };
         let mut guards = guards.into_iter().peekable();
         let is_first = |stmt: &Stmt| matches!(stmt, Stmt::Var(id) if first.contains(id));
         for (index, stmt) in stmts.into_iter().enumerate() {
             let before = guards.next_if(|guards| guards.stmt == index);
             if let (Some(before), Stmt::Inst(inst)) = (before, stmt) {
-                for (check, lanes) in before.checks {
-                    emitter.check(module, &mut body, check, (inst.guard, lanes), &mut out);
+                for Held { check, lanes, is_guarded } in before.checks {
+                    let guard = inst.guard.filter(|_| is_guarded);
+                    emitter.check(module, &mut body, check, (guard, lanes), &mut out);
                 }
             }
             // A label comes before what is checked at a block's beginning.
@@ -254,7 +283,9 @@ impl State {
 /// Finds the checks of a body and where they stand.
 fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
     let has_any = body.insts().any(|(_, inst)| {
-        !accesses(module, body, inst).is_empty() || barrier(module, body, inst) != [None; 2]
+        !accesses(module, body, inst).is_empty()
+            || barrier(module, body, inst) != [None; 2]
+            || is_absolute(module, body, inst)
     });
     if !has_any {
         return (Places::default(), Vec::new());
@@ -267,15 +298,19 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
         let [number, count] = barrier(module, body, inst);
         let number = number.map(|number| Check::Barrier { number });
         let count = count.map(|count| Check::Threads { count });
-        let barrier = number.into_iter().chain(count).map(|check| (check, None)).collect();
+        let own = |check, lanes| Held { check, lanes, is_guarded: true };
+        let barrier = number.into_iter().chain(count).map(|check| own(check, None)).collect();
         let mut here = Guards { stmt, checks: barrier };
+        if is_absolute(module, body, inst) {
+            here.checks.push(own(Check::Never { aligned: false }, None));
+        }
         for access in accesses(module, body, inst) {
             let sure = inst.guard.is_none() && access.lanes.is_none();
-            let own = arrays::own_local((module, body), (&values, &cfg), stmt, (&access, locals));
-            for check in checks(module, (&values, &cfg), stmt, &access).into_iter().chain(own) {
+            let local = arrays::own_local((module, body), (&values, &cfg), stmt, (&access, locals));
+            for check in checks(module, (&values, &cfg), stmt, &access).into_iter().chain(local) {
                 match key(&values, check, locals).filter(|_| sure) {
                     Some(key) if keys.use_at(stmt, key) => {}
-                    _ => here.checks.push((check, access.lanes)),
+                    _ => here.checks.push(own(check, access.lanes)),
                 }
             }
         }
@@ -285,9 +320,11 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
     }
     let places = Places::new(module, body, &cfg, &values, keys);
     for (stmt, check) in places.at_uses() {
+        // The instruction may be another one, at the beginning of a block.
+        let held = Held { check, lanes: None, is_guarded: false };
         match guards.binary_search_by_key(&stmt, |guards| guards.stmt) {
-            Ok(at) => guards[at].checks.push((check, None)),
-            Err(at) => guards.insert(at, Guards { stmt, checks: vec![(check, None)] }),
+            Ok(at) => guards[at].checks.push(held),
+            Err(at) => guards.insert(at, Guards { stmt, checks: vec![held] }),
         }
     }
     (places, guards)
@@ -336,10 +373,17 @@ fn checks(
                     Some(atom) => Some(Check::Aligned { reg: atom, plus: low, bytes }),
                 });
             }
-            Base::Symbol(Symbol::Var(_)) => {
-                // The assembler refuses a name whose alignment is too small.
+            Base::Symbol(Symbol::Var(var)) => {
+                let variable = module.var(var);
+                let bytes = align;
                 let is_right = plus & (align - 1) == 0;
-                checks.extend((!is_right).then_some(Check::Never { aligned: true }));
+                // What a call passes is laid out by the assembler.
+                let is_known = variable.alignment() >= align.into() || variable.space.is_param();
+                checks.extend(match (is_right, is_known) {
+                    (true, true) => None,
+                    (false, true) => Some(Check::Never { aligned: true }),
+                    (_, false) => Some(Check::AlignedName { var, plus, bytes }),
+                });
             }
             Base::Symbol(_) => {}
         }
@@ -347,7 +391,7 @@ fn checks(
     checks.extend(access.lines.and_then(|lines| lines.distance(align)));
     checks.extend(bound(module, (values, cfg), stmt, access));
     if let (None, Base::Reg(reg), true) = (space, base, access.is_atomic) {
-        checks.push(Check::NotLocal { reg });
+        checks.push(Check::NotLocal { reg, plus: offset });
     }
     checks
 }
@@ -362,7 +406,9 @@ fn bound(
     let &Access { base, offset, bytes, space, .. } = access;
     let origin = match base {
         Base::Reg(reg) => {
-            values.origin_at(cfg, stmt, reg).filter(|origin| origin.fits(module, space))
+            let is_such = |var: VarId| !access.is_shared || module.var(var).space.is_shared();
+            let origin = values.origin_at(cfg, stmt, reg);
+            origin.filter(|origin| origin.fits(module, space) && is_such(origin.var))
         }
         Base::Symbol(_) => {
             let is_generic = space.is_none();
@@ -394,16 +440,20 @@ fn bound(
     };
     match (space, base) {
         (Some(space), _) if space.is_shared() => {
-            Some(Check::Shared { base, plus: offset, bytes, is_generic: false })
+            Some(Check::Shared { base, plus: offset, bytes, how: Names::Own })
         }
         (None, Base::Reg(reg)) if of == Some(Space::Local) => in_variable(reg),
-        (None, Base::Reg(_)) => Some(Check::Shared { base, plus: offset, bytes, is_generic: true }),
+        (None, Base::Reg(_)) => {
+            let how = if access.is_shared { Names::Generic } else { Names::Perhaps };
+            Some(Check::Shared { base, plus: offset, bytes, how })
+        }
         // Other addresses of local memory may lie in any array.
         (Some(Space::Local), Base::Reg(_)) if of != Some(Space::Local) => None,
         (Some(Space::Local | Space::Const), Base::Reg(reg)) => in_variable(reg),
         (Some(space), Base::Reg(reg)) if space.is_param() => in_variable(reg),
-        (Some(Space::Local | Space::Const), Base::Symbol(_)) if inside == Some(false) => {
-            Some(beyond)
+        (Some(space), Base::Symbol(_)) if inside == Some(false) => {
+            let is_bounded = matches!(space, Space::Local | Space::Const) || space.is_param();
+            is_bounded.then_some(beyond)
         }
         _ => None,
     }

@@ -5,17 +5,20 @@
 //! all CTAs is `shared::cluster`, which PTX names from `sm_90` on. Older text asks whether the
 //! address lies nowhere else.
 
-use super::{Emitter, Kept, Regs};
+use super::{Emitter, Kept, Names, Regs};
 use crate::carry::emit;
 use crate::ir::{
-    Base, Body, Init, Mod, Module, Op, Operand, Part, Space, Special, Stmt, Symbol, Version,
+    Base, Body, Form, FuncId, Function, Init, Mod, Module, Op, Operand, Part, Space, Special, Stmt,
+    Symbol, Version,
 };
+use crate::kernels::Calls;
+use std::collections::BTreeSet;
 
 /// How a generic address of shared memory is told from others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Apart {
-    /// It lies in the CTA's own shared memory. Addresses of other CTAs pass: the module may have
-    /// right ones.
+    /// It lies in the CTA's own shared memory. Addresses of other CTAs pass: a kernel that names
+    /// these may have right ones.
     Own,
     /// It lies in the shared memory of any CTA.
     Any,
@@ -25,25 +28,23 @@ pub(super) enum Apart {
 }
 
 impl Apart {
+    /// Of bodies that no kernel with names of other CTAs' shared memory reaches.
     pub(super) fn of(module: &Module) -> Apart {
+        let is_new = module.sm().is_some_and(|sm| sm >= 90);
+        if is_new && module.version >= (Version { major: 7, minor: 8 }) {
+            return Apart::Any;
+        }
         let bodies = module.funcs.iter().filter_map(|func| func.body.as_ref());
         let forms = bodies.flat_map(|body| body.insts()).map(|(_, inst)| module.form(inst));
-        let (mut others, mut constants, mut parameters) = (false, false, false);
+        let (mut constants, mut parameters) = (false, false);
         for form in forms {
-            others |= matches!(form.op, Op::Mapa | Op::Getctarank) || form.has(Mod::Cluster);
-            others |= form.mods.contains(&Mod::Space(Space::SharedCluster));
             let space = form.space().filter(|_| form.op == Op::Cvta);
             constants |= space == Some(Space::Const);
             parameters |= space.is_some_and(Space::is_param);
         }
         let mut initial = module.vars.iter().filter_map(|var| var.init.as_ref());
         constants |= initial.any(|init| names_constant(module, init));
-        let is_new = module.sm().is_some_and(|sm| sm >= 90);
-        match others {
-            true => Apart::Own,
-            false if is_new && module.version >= (Version { major: 7, minor: 8 }) => Apart::Any,
-            false => Apart::Else { constants, parameters },
-        }
+        Apart::Else { constants, parameters }
     }
 
     /// Sets a predicate where the address may be one of shared memory; changes another one.
@@ -74,6 +75,28 @@ impl Apart {
     }
 }
 
+/// The functions of kernels that name other CTAs' shared memory.
+pub(super) fn foreign(module: &Module) -> BTreeSet<FuncId> {
+    let asks = |op: Op| matches!(op, Op::Isspacep | Op::Getctarank | Op::Cvta);
+    let names = |form: &Form| {
+        let is_cluster = form.mods.contains(&Mod::Space(Space::SharedCluster));
+        form.op == Op::Mapa || is_cluster && !asks(form.op)
+    };
+    let names_others = |function: &Function| {
+        let body = function.body.as_ref();
+        body.is_some_and(|body| body.insts().any(|(_, inst)| names(module.form(inst))))
+    };
+    let named = (0..).map(FuncId).zip(&module.funcs);
+    let named: BTreeSet<FuncId> =
+        named.filter(|(_, function)| names_others(function)).map(|(id, _)| id).collect();
+    if named.is_empty() {
+        return named;
+    }
+    let mut calls = Calls::new(module);
+    let reaches = module.kernels().into_iter().map(|kernel| calls.reach(kernel.func).funcs);
+    reaches.filter(|reached| !reached.is_disjoint(&named)).flatten().collect()
+}
+
 /// Whether an initialiser has the generic address of a constant.
 fn names_constant(module: &Module, init: &Init) -> bool {
     match init {
@@ -91,7 +114,7 @@ impl Emitter<'_> {
         &mut self,
         module: &mut Module,
         body: &mut Body,
-        (base, plus, bytes, is_generic): (Base, i32, u32, bool),
+        (base, plus, bytes, how): (Base, i32, u32, Names),
         out: &mut Vec<Stmt>,
     ) {
         let Regs { low, end, from, far, wide, bad, some, .. } = self.regs;
@@ -110,7 +133,7 @@ impl Emitter<'_> {
             Base::Reg(reg) => body.reg(reg).ty.bits() == 32,
             Base::Symbol(_) => true,
         };
-        if narrow && !is_generic {
+        if narrow && how == Names::Own {
             match base {
                 Base::Reg(reg) => {
                     emit(module, body, out, "add.s32", &[low, Operand::Reg(reg), offset])
@@ -131,14 +154,16 @@ impl Emitter<'_> {
         } else {
             emit(module, body, out, "add.s64", &[far, Operand::Reg(reg), offset]);
         }
-        if is_generic {
-            self.state.apart.tell(module, body, (some, bad, far), out);
+        if how == Names::Perhaps {
+            self.apart.tell(module, body, (some, bad, far), out);
+        }
+        if how != Names::Own {
             emit(module, body, out, "cvta.to.shared.u64", &[far, far]);
         }
         emit(module, body, out, "cvt.u64.u32", &[wide, end]);
         emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
         self.kept(module, body, (64, [far, wide]), bytes, out);
-        if is_generic {
+        if how == Names::Perhaps {
             emit(module, body, out, "and.pred", &[bad, bad, some]);
         }
     }
@@ -184,19 +209,35 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_other_ctas_pass_only_where_the_module_may_have_right_ones() {
+    fn addresses_of_other_ctas_pass_only_where_a_kernel_names_them() {
         let load = "ld.u32 %r, [%d1];";
         assert_eq!(of("8.0\n.target sm_90", load), Apart::Any);
         let plain = Apart::Else { constants: false, parameters: false };
         assert_eq!(of("8.0\n.target sm_80", load), plain);
         assert_eq!(of("7.7\n.target sm_80", load), plain);
-        let mapped = format!("mapa.u64 %d2, %d1, 1; {load}");
-        assert_eq!(of("8.0\n.target sm_90", &mapped), Apart::Own);
+        // A scope says nothing of addresses.
+        let ordered = format!("fence.acq_rel.cluster; {load}");
+        assert_eq!(of("8.0\n.target sm_90", &ordered), Apart::Any);
         let parameter = format!("cvta.param.u64 %d2, p; {load}");
         let both = Apart::Else { constants: false, parameters: true };
         assert_eq!(of("7.7\n.target sm_80", &parameter), both);
         let named = ".const .u32 c[2];\n.global .u64 t[2] = {0, generic(c)};";
         let of_constants = Apart::Else { constants: true, parameters: false };
         assert_eq!(with_variables("8.0\n.target sm_80", named, load), of_constants);
+    }
+
+    #[test]
+    fn generic_addresses_of_matrices_lie_in_shared_memory_or_are_wrong() {
+        let matrix = "ldmatrix.sync.aligned.m8n8.x1.b16 {%r}, [%d1];";
+        let of = |access: &str| {
+            let source = format!(
+                ".version 8.0\n.target sm_90\n.address_size 64\n.global .align 16 .b8 g[64];\n\
+                 .entry k()\n{{\n.reg .b64 %d1; .reg .b32 %r; mov.u64 %d1, g;\n{access}\nret;\n}}"
+            );
+            crate::print(&super::super::contain(&crate::parse(&source).unwrap()).module)
+        };
+        let text = of(matrix);
+        assert!(text.contains("cvta.to.shared") && !text.contains("isspacep"), "{text}");
+        assert!(!of("ld.u32 %r, [%d1];").contains("cvta.to.shared"), "a variable is bounded");
     }
 }

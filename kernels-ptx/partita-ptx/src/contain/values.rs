@@ -280,7 +280,7 @@ impl<'a> Values<'a> {
     fn evaluate(&self, inst: &Inst, own: Option<(Reg, Option<Value>)>) -> Option<Value> {
         let form = self.module.form(inst);
         let operands = self.body.operands(inst.operands);
-        if form.has(Mod::Cc) || form.has(Mod::Sat) || form.has(Mod::Hi) || !is_integer(form) {
+        if !is_plain(form) || !is_integer(form) {
             return Some(Value::UNKNOWN);
         }
         let of = |operand: Operand| match own {
@@ -353,7 +353,7 @@ impl<'a> Values<'a> {
             Origin { offset, ..origin }
         };
         // What an operation on other types makes of an address is none.
-        if !is_integer(form) || form.types().any(|ty| ty.bits() < 32) || form.has(Mod::Sat) {
+        if !is_integer(form) || form.types().any(|ty| ty.bits() < 32) || !is_plain(form) {
             return Some(None);
         }
         Some(match (form.op, operands) {
@@ -413,6 +413,13 @@ fn masked(value: Value, mask: u64) -> Value {
         }
         _ => Value { atom: None, plus: 0, bits: zeros },
     }
+}
+
+/// Whether all words of a form say how it computes on low bits.
+fn is_plain(form: &Form) -> bool {
+    form.mods
+        .iter()
+        .all(|word| matches!(word, Mod::Type(_) | Mod::Space(_) | Mod::Lo | Mod::Wide | Mod::To))
 }
 
 /// Whether all types are integers that have the low bits.

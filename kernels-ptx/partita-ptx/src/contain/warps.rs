@@ -16,7 +16,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::analysis::Cfg;
-use crate::analysis::cfg::BlockId;
+use crate::analysis::cfg::{Block, BlockId};
 use crate::analysis::divergence::region;
 use crate::analysis::hazard::callee;
 use crate::analysis::sync::{Masks, Sync, sync_of};
@@ -116,6 +116,38 @@ impl<'m> Parting<'m> {
         meets && is_parted
     }
 
+    /// A function of these that waits for lanes of the warp and is called from several places, if
+    /// the lanes of a kernel that reaches them may wait apart.
+    pub(super) fn met_from_several_places(&mut self, reached: &BTreeSet<FuncId>) -> Option<FuncId> {
+        if !self.is_among(reached) {
+            return None;
+        }
+        let module = self.module;
+        let bodies = reached.iter().filter_map(|&id| Some((id, module.func(id).body.as_ref()?)));
+        let mut calls: BTreeMap<FuncId, Vec<FuncId>> = BTreeMap::new();
+        for (caller, body) in bodies {
+            let called = body.insts().filter(|(_, inst)| module.form(inst).op == Op::Call);
+            let called = called.filter_map(|(_, inst)| callee(body.operands(inst.operands)));
+            for id in called.filter_map(|id| module.definition(id)) {
+                calls.entry(id).or_default().push(caller);
+            }
+        }
+        let mut several: BTreeSet<FuncId> =
+            calls.iter().filter(|(_, callers)| callers.len() > 1).map(|(&id, _)| id).collect();
+        // What they call is called from as many.
+        loop {
+            let more = calls.iter().filter(|(id, callers)| {
+                !several.contains(id) && callers.iter().any(|caller| several.contains(caller))
+            });
+            let more: Vec<FuncId> = more.map(|(&id, _)| id).collect();
+            if more.is_empty() {
+                break;
+            }
+            several.extend(more);
+        }
+        several.into_iter().find(|&id| self.known(id).meets)
+    }
+
     fn known(&mut self, id: FuncId) -> Known {
         if let Some(&known) = self.known.get(&id) {
             return known;
@@ -156,9 +188,15 @@ impl<'m> Parting<'m> {
                 return true;
             }
             any |= waits;
-            // What calls a function may wait behind it.
-            let goes_on = !is_kernel && module.form(inst).op == Op::Ret;
-            waiting[cfg.block_of[stmt].index()] |= waits || goes_on;
+            waiting[cfg.block_of[stmt].index()] |= waits;
+        }
+        let exits = |block: &Block| match &body.stmts[block.stmts.end - 1] {
+            Stmt::Inst(inst) => inst.guard.is_none() && module.form(inst).op == Op::Exit,
+            _ => false,
+        };
+        // What calls a function may wait behind it.
+        for (index, block) in cfg.blocks.iter().enumerate().filter(|_| !is_kernel) {
+            waiting[index] |= cfg.leaves[index] && !exits(block);
         }
         let params = if is_kernel { function.params.as_slice() } else { &[] };
         any && is_parted(module, body, params, (&cfg, &waiting))

@@ -5,7 +5,7 @@
 use super::{TableLabels, Verifier};
 use crate::analysis::divergence::results;
 use crate::ir::{
-    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Part, Reg, Slice, Special, Symbol, Type,
+    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Part, Reg, Slice, Special, Symbol, Type, VarId,
 };
 
 /// The least and the greatest number of operands of an opcode; `None` when the table does not say.
@@ -180,12 +180,28 @@ impl Checker<'_, '_> {
     /// Addresses are in registers of 32 or 64 bits.
     fn addresses(&mut self, operands: &[Operand]) {
         for operand in operands {
+            if let Operand::Mem(Base::Symbol(Symbol::Var(var)), offset) = *operand {
+                self.parameter(var, offset);
+            }
             let Operand::Mem(Base::Reg(reg), _) = *operand else { continue };
             let register = self.body.reg(reg);
             if !matches!(register.ty.bits(), 32 | 64) || register.vector != 1 {
                 let name = self.verifier.module.text(register.name);
                 self.error(format!("`{name}` is no address: it needs 32 or 64 bits"));
             }
+        }
+    }
+
+    /// A place far beyond a parameter lets the assembler fail, and not by an error.
+    fn parameter(&mut self, var: VarId, offset: i32) {
+        let module = self.verifier.module;
+        let variable = module.var(var);
+        let size = variable.bytes().filter(|size| variable.space.is_param() && *size > 0);
+        if let Some(size) = size
+            && u64::try_from(offset).ok().is_none_or(|at| at >= size)
+        {
+            let name = module.text(variable.name);
+            self.error(format!("`{name}` has {size} bytes, and none at {offset}"));
         }
     }
 

@@ -13,7 +13,7 @@ type Fault = (&'static str, u64, &'static [u32], Make);
 
 /// Every fault. A launch may always end well: the thread that is wrong need not be there, and a
 /// wrong address may lead to the program's own memory.
-const FAULTS: [Fault; 41] = [
+const FAULTS: [Fault; 42] = [
     ("global, beyond", 8, &[716], |random, _| global(random, Random::beyond)),
     ("global, misaligned", 6, &[716], |random, _| global(random, Random::odd)),
     ("shared, beyond", 5, &[700, 716], |random, _| shared(random, Random::far)),
@@ -54,6 +54,7 @@ const FAULTS: [Fault; 41] = [
     ("lanes, apart", 0, &[700, 702], lanes_apart),
     ("lanes, words", 0, &[700, 702], lanes_words),
     ("callers' arrays, beyond", 0, &[700, 716], callers_arrays),
+    ("matrix, generic", 0, &[700, 716], generic_matrix),
     ("breakpoint", 0, &[719], |_, _| "\tbrkpt;\n".to_owned()),
 ];
 
@@ -242,7 +243,7 @@ fn generic_local(random: &mut Random) -> String {
 
 /// Two functions get a pointer that may name no array of any caller, or one of these.
 fn callers_arrays(random: &mut Random, index: usize) -> String {
-    let far = (random.one_of(&[0, 64, 1 << 20]) + random.far()) & 0xffff_ffff;
+    let far = random.one_of(&[0_u64, 64, 1 << 20]).wrapping_add(random.far()) & 0xffff_ffff;
     let number = random.number("%y", far);
     let (space, generic) = random.one_of(&[("", "cvta.local.u64 %y, %y;\n"), (".local", "\n")]);
     let near = "mov.u64 %a, stack;\n\tadd.s64 %y, %y, %a;\n\t";
@@ -311,6 +312,22 @@ fn matrix(random: &mut Random, distance: fn(&mut Random) -> u64) -> String {
     format!(
         "{number}\tcvt.u32.u64 %w, %x;\n\tmov.u32 %v, tile;\n\tadd.u32 %v, %v, %w;\n\
          \tldmatrix.sync.aligned.m8n8.x1.shared.b16 {{%r20}}, [%v];\n"
+    )
+}
+
+/// The hardware takes any generic address for one of shared memory.
+fn generic_matrix(random: &mut Random, _: usize) -> String {
+    let far = random.far();
+    let number = random.number("%x", far);
+    let base = random.one_of(&[
+        "mov.u64 %y, %data;",
+        "mov.u64 %y, table;\n\tcvta.const.u64 %y, %y;",
+        "cvt.u64.u32 %y, %v;\n\tcvta.shared.u64 %y, %y;",
+        "mov.u64 %y, 0;",
+    ]);
+    format!(
+        "{number}\tmov.u32 %v, tile;\n\t{base}\n\tadd.s64 %y, %y, %x;\n\
+         \tldmatrix.sync.aligned.m8n8.x1.b16 {{%r20}}, [%y];\n"
     )
 }
 

@@ -359,11 +359,9 @@ impl Decoder<'_> {
             P::Ldmatrix => (first, second),
             _ => (second, first),
         };
-        let space = self.space_at(form, memory)?;
-        let address = self.whole_address(memory)?;
-        let place = Place { space, address };
+        let place = self.place_of_rows(form, memory)?;
         let parts = self.elements(registers);
-        if parts.len() != count || !matches!(space, Space::Shared | Space::Generic) {
+        if parts.len() != count {
             return self.unsupported(form);
         }
         if form.op == P::Ldmatrix {
@@ -376,5 +374,16 @@ impl Decoder<'_> {
         let sources =
             parts.into_iter().map(|part| self.source(part, Type::B32)).collect::<Result<_>>()?;
         Ok(MatrixOp::StoreRows { to: place, transposed, sources })
+    }
+
+    /// Where the rows of `ldmatrix` and `stmatrix` lie. Of a generic address the hardware takes the
+    /// low 32 bits, as an address of shared memory (`LDSM`, whose register has 32 bits).
+    pub(super) fn place_of_rows(&mut self, form: &Form, memory: Operand) -> Result<Place> {
+        match self.space_at(form, memory)? {
+            Space::Shared | Space::Generic => {
+                Ok(Place { space: Space::Shared, address: self.whole_address(memory)? })
+            }
+            _ => self.unsupported(form),
+        }
     }
 }

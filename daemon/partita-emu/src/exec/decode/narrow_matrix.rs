@@ -6,10 +6,10 @@ use super::matrix::{fragment, is_sparse, shape};
 use super::{Decoder, Result};
 use crate::exec::block_scale::{Scale, Scales, THREADS, is_first_byte};
 use crate::exec::byte_rows::ByteRows;
-use crate::exec::inst::{Source, Space, Target};
+use crate::exec::inst::{Source, Target};
 use crate::exec::matrix::{Element, Fragment, Layout, Role};
 use crate::exec::product::Rule;
-use crate::exec::tensor::{MatrixOp, Place};
+use crate::exec::tensor::MatrixOp;
 use partita_ptx::{Form, Mod, Op as P, Operand, Type};
 
 /// What a `.kind::` allows.
@@ -176,10 +176,9 @@ impl Decoder<'_> {
             _ => return self.unsupported(form),
         };
         let (parts, memory) = if loads { (first, second) } else { (second, first) };
-        let space = self.space_at(form, memory)?;
-        let place = Place { space, address: self.whole_address(memory)? };
+        let place = self.place_of_rows(form, memory)?;
         let parts = self.elements(parts);
-        if parts.len() != registers || !matches!(space, Space::Shared | Space::Generic) {
+        if parts.len() != registers {
             return self.unsupported(form);
         }
         let (mut targets, mut sources): (Vec<Target>, Vec<Source>) = (Vec::new(), Vec::new());

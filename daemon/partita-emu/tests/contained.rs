@@ -1,0 +1,161 @@
+//! Kernels whose faults a proof once overlooked: each ends in a trap of `contain`, and the same
+//! kernel without the fault keeps its result.
+
+#![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
+
+use partita_emu::direct::{Argument, Form, Run, run};
+use partita_emu::{Options, Spec, Timing};
+use partita_model::Dim3;
+
+const THREADS: u32 = 64;
+
+/// Runs the kernel `test` contained, with a buffer and a number.
+fn launch(ptx: &str, number: u64) -> Result<Vec<u8>, String> {
+    let module = partita_ptx::parse(ptx).unwrap();
+    partita_ptx::verify(&module).unwrap();
+    let contained = partita_ptx::print(&partita_ptx::contain(&module).module);
+    let job = Run {
+        ptx: contained.as_str().into(),
+        kernel: "test".to_owned(),
+        grid: Dim3::linear(1),
+        block: Dim3::linear(THREADS),
+        dynamic_shared: 0,
+        arguments: vec![
+            Argument::Buffer(vec![0; 4 * THREADS as usize]),
+            Argument::Value(number.to_le_bytes().to_vec()),
+        ],
+        form: Form::Original,
+        spec: Spec::named("h200").unwrap(),
+        options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
+    };
+    let ran = run(&job).map_err(|error| format!("{error}\n{contained}"))?;
+    Ok(ran.buffers[0].to_vec())
+}
+
+/// `%d0` is the buffer, `%d1` and `%r1` the number.
+fn kernel(outside: &str, body: &str) -> String {
+    format!(
+        ".version 8.0\n.target sm_90\n.address_size 64\n{outside}\n.visible .entry test(.param \
+         .u64 out, .param .u64 n)\n{{\n.reg .pred %p<8>; .reg .b32 %r<16>; .reg .b64 %d<8>;\n\
+         ld.param.u64 %d0, [out]; ld.param.u64 %d1, [n]; cvt.u32.u64 %r1, %d1;\n{body}\nret;\n}}\n"
+    )
+}
+
+/// The kernel ends in a trap of the pass with one number, and well with another.
+fn check(name: &str, ptx: &str, wrong: u64, right: u64) {
+    let error = launch(ptx, wrong).unwrap_err();
+    assert!(error.contains("executed `trap`"), "{name}: {error}");
+    launch(ptx, right).unwrap_or_else(|error| panic!("{name}: {error}"));
+}
+
+#[test]
+fn a_name_is_no_more_aligned_than_its_variable() {
+    // The first array moves the second one.
+    for (kind, access) in [
+        ("st.shared.u32 [b], %r1;", 1),
+        ("atom.shared.add.u64 %d2, [b], %d1;", 4),
+        ("ld.shared.v4.u32 {%r2, %r3, %r4, %r5}, [b+16];", 4),
+        ("ldmatrix.sync.aligned.m8n8.x1.shared.b16 {%r2}, [b];", 4),
+    ] {
+        let body = |align: u32| {
+            let arrays = format!(
+                ".shared .align 1 .b8 a[1]; .shared .align {align} .b8 b[64];\n\
+                 st.shared.u8 [a], %r1;"
+            );
+            kernel("", &format!("{arrays} {kind} st.shared.u8 [b+63], %r1;"))
+        };
+        let error = launch(&body(access), 1).unwrap_err();
+        assert!(error.contains("executed `trap`"), "{kind}: {error}");
+        launch(&body(16), 1).unwrap_or_else(|error| panic!("{kind}: {error}"));
+    }
+}
+
+#[test]
+fn a_check_at_a_block_is_no_part_of_its_first_instruction() {
+    let body = ".shared .align 16 .b8 sh[256];\nmov.u32 %r5, sh;\nst.shared.u32 [%r5], %r1;\n\
+                setp.eq.u32 %p1, %r1, 5;\n@%p1 bra OUT;\n@%p1 mov.u32 %r2, 1;\n\
+                st.shared.u32 [%r1], %r1;\nOUT:";
+    check("guard", &kernel("", body), 1_000_000, 64);
+}
+
+#[test]
+fn an_absolute_address_of_local_memory_is_wrong() {
+    let body = "setp.eq.u32 %p1, %r1, 5;\n@%p1 st.local.u32 [0x7fffff0], %r1;";
+    check("absolute", &kernel("", body), 5, 6);
+}
+
+#[test]
+fn a_scope_says_nothing_of_other_ctas() {
+    let other = ".visible .entry other(.param .u64 p) { .reg .b32 %r; .reg .b64 %d; ld.param.u64 \
+                 %d, [p]; getctarank.u32 %r, %d; st.global.u32 [%d], %r; ret; }";
+    for (outside, fence) in [("", "fence.acq_rel.cluster;"), (other, "")] {
+        let body = format!(
+            ".shared .align 16 .b8 sh[256];\n{fence}\nmov.u64 %d2, sh;\ncvta.shared.u64 %d2, \
+             %d2;\nadd.s64 %d2, %d2, %d1;\nld.u32 %r2, [%d2];"
+        );
+        check(fence, &kernel(outside, &body), 0x100_0000, 128);
+    }
+}
+
+#[test]
+fn a_bound_from_below_changes_the_low_bits() {
+    let body = ".shared .align 8 .b8 sh[4096];\nst.shared.u32 [sh], %r1;\nshl.b32 %r2, %r1, 3;\n\
+                add.s32 %r3, %r2, 4;\nmax.s32.relu %r4, %r3, %r3;\nst.shared.u64 [%r4+4], %d1;";
+    check("relu", &kernel("", body), 0xffff_fff0, 0);
+}
+
+#[test]
+fn the_last_addresses_of_all_lie_in_no_frame() {
+    let arrays: String = (0..5).map(|i| format!(".local .align 8 .b8 a{i}[16];\n")).collect();
+    let body = format!(
+        "{arrays}mov.u64 %d3, a1;\nsetp.eq.u64 %p1, %d1, 0;\nselp.b64 %d2, %d3, %d1, %p1;\n\
+         ld.local.u32 %r2, [%d2];"
+    );
+    check("frame", &kernel("", &body), 0xffff_ffff_ffff_fffc, 0);
+}
+
+#[test]
+fn an_address_of_32_bits_wraps_with_its_offset() {
+    let body = ".local .align 8 .b8 a[16];\n.local .align 8 .b8 b[16];\nmov.u32 %r2, a;\n\
+                mov.u32 %r3, b;\nsetp.eq.u32 %p1, %r1, 3;\nselp.b32 %r2, %r2, %r3, %p1;\n\
+                sub.u32 %r2, %r2, 0x100000;\nadd.u32 %r2, %r2, %r1;\nsub.u32 %r2, %r2, %r1;\n\
+                st.local.u32 [%r2+0x100004], %r1;";
+    launch(&kernel("", body), 3).unwrap();
+}
+
+#[test]
+fn an_atomic_reaches_no_local_memory_by_its_offset() {
+    let body = ".local .align 8 .b8 a[64];\nmov.u64 %d2, a;\ncvta.local.u64 %d3, %d2;\n\
+                setp.eq.u64 %p1, %d1, 0;\nsub.s64 %d3, %d3, 0x70000000;\n\
+                add.s64 %d4, %d0, -0x70000000;\nselp.b64 %d5, %d4, %d3, %p1;\n\
+                atom.add.u32 %r2, [%d5+0x70000000], 1;";
+    check("atomic", &kernel("", body), 1, 0);
+}
+
+#[test]
+fn a_known_distance_from_another_variable_may_be_local() {
+    // The distance leads from shared memory to beyond local memory.
+    let body = ".shared .align 8 .b8 sh[64];\n.local .align 8 .b8 a[64];\nmov.u64 %d2, sh;\n\
+                cvta.shared.u64 %d3, %d2;\nsetp.eq.u64 %p1, %d1, 0;\n@%p1 bra OUT;\n\
+                add.s64 %d4, %d3, 0x10000080000;\nst.u32 [%d4], %r1;\nOUT:";
+    check("distance", &kernel("", body), 1, 0);
+}
+
+#[test]
+fn lines_of_the_cache_are_aligned() {
+    let body = "setp.eq.u64 %p1, %d1, 0;\n@%p1 bra OUT;\nadd.s64 %d2, %d0, %d1;\n\
+                applypriority.global.L2::evict_normal [%d2], 128;\nOUT:";
+    check("line", &kernel("", body), 4, 0);
+}
+
+/// What comes after the text of a function waits behind its call.
+#[test]
+fn lanes_that_leave_a_function_at_its_end_may_wait_apart() {
+    let function = ".func (.reg .b32 %s) f(.reg .b32 %a)\n{\n.reg .pred %p; mov.u32 %s, %a;\n\
+                    setp.lt.u32 %p, %a, 16;\n@%p bra E;\nshfl.sync.bfly.b32 %s, %a, 1, 31, -1;\n\
+                    E:\n}";
+    let body = "mov.u32 %r2, %laneid;\ncall (%r3), f, (%r2);\nredux.sync.add.u32 %r2, %r3, -1;";
+    let module = partita_ptx::parse(&kernel(function, body)).unwrap();
+    let text = partita_ptx::print(&partita_ptx::contain(&module).module);
+    assert!(text.contains("pw_lanes"), "{text}");
+}

@@ -1,0 +1,225 @@
+//! The loops of a body that look at the abort flag, and how often.
+
+use super::work::Works;
+use super::{Ends, PERIOD, SLEEPS, TRIES, rounds, work};
+use crate::analysis::hazard::callee;
+use crate::ir::{
+    Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol,
+};
+
+/// Statements that the search for loops visits in one body at most; beyond it every loop counts as
+/// a waiting one.
+const BUDGET: usize = 1 << 24;
+
+/// Where a body looks at the abort flag.
+pub(super) struct Looks {
+    /// For each statement that is the branch at the end of a loop that must look: what a round
+    /// counts for, as a part of [`PERIOD`].
+    pub at: Vec<Option<u64>>,
+    /// The most rounds and calls between two looks, or from the body's beginning to its end; 0
+    /// where `works` knows of none.
+    pub work: u64,
+}
+
+/// Finds the loops of a body that look, and its work.
+pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> Looks {
+    let mut place = vec![usize::MAX; body.labels.len()];
+    let mut result = vec![None; body.stmts.len()];
+    let mut budget = BUDGET;
+    let branches = rounds::Branches::of(module, body);
+    // The ends of loops without a look, and their rounds.
+    let mut short: Vec<(usize, u64)> = Vec::new();
+    // The work of calls and loops that end before a statement.
+    let mut before = Vec::with_capacity(body.stmts.len());
+    let mut work = 0_u64;
+    let mut by_table = Vec::new();
+    for (index, stmt) in body.stmts.iter().enumerate() {
+        before.push(work);
+        match stmt {
+            Stmt::Label(label) => place[label.0 as usize] = index,
+            // A frame has looks of its own; only the program's branches have a place in its text.
+            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Bra => {
+                let target =
+                    body.operands(inst.operands).iter().find_map(|operand| match operand {
+                        Operand::Symbol(Symbol::Label(label), _) => Some(place[label.0 as usize]),
+                        _ => None,
+                    });
+                if let Some(start) = target.filter(|&start| start != usize::MAX) {
+                    let visits = (index - start).saturating_mul(4);
+                    let range = Loop { module, body, start, end: index };
+                    let rounds = match ends {
+                        Ends::Always => rounds::most(module, body, &branches, (start, index)),
+                        Ends::Launch | Ends::Kept => None,
+                    };
+                    let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD);
+                    let is_long = ends == Ends::Always && !is_short;
+                    let inner = &short[short.partition_point(|(at, _)| *at <= start)..];
+                    let within = inner.iter().map(|(_, rounds)| *rounds).max().unwrap_or(1);
+                    let round = work.saturating_sub(before[start]).saturating_add(1);
+                    if budget < visits || is_long || range.waits() {
+                        let has = |op: Op| range.insts().any(|inst| module.form(inst).op == op);
+                        let least = if has(Op::Atom) { PERIOD / TRIES } else { 1 };
+                        let called = if has(Op::Call) { work::per_round(round) } else { 1 };
+                        let counts = match has(Op::Nanosleep) {
+                            true => (PERIOD / SLEEPS).max(called),
+                            false => within.max(called).clamp(least, PERIOD),
+                        };
+                        result[index] = Some(counts);
+                        work = work.saturating_add((PERIOD / counts).saturating_mul(round));
+                    } else if let Some(rounds) = rounds {
+                        // A short loop around others has the rounds of all of them.
+                        short.push((index, rounds.saturating_mul(within)));
+                        work = work.saturating_add(rounds.saturating_mul(round));
+                    }
+                    budget = budget.saturating_sub(visits);
+                }
+            }
+            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => {
+                by_table.push(index);
+            }
+            Stmt::Inst(inst) if module.form(inst).op == Op::Call => {
+                let called = callee(body.operands(inst.operands));
+                let called = called.and_then(|id| module.definition(id));
+                work = work.saturating_add(called.map_or(0, |id| works.of_call(id)));
+            }
+            _ => {}
+        }
+    }
+    // Loops by tables are rare; each round of them counts, and may go through the whole body.
+    if !by_table.is_empty() {
+        let counts = if work == 0 { 1 } else { work::per_round(work) };
+        by_table.iter().for_each(|&index| result[index] = Some(counts));
+        work = (PERIOD / counts).saturating_mul(work.saturating_add(1));
+    }
+    Looks { at: result, work }
+}
+
+/// The statements from a label to a branch back to it.
+struct Loop<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    start: usize,
+    end: usize,
+}
+
+/// The facts of one register in a loop.
+#[derive(Clone, Copy, Default)]
+struct Told {
+    /// The value comes from memory by a read that counts.
+    seen: bool,
+    /// The value comes from any memory.
+    loaded: bool,
+    /// The value changes in each round.
+    moves: bool,
+}
+
+impl Loop<'_> {
+    fn insts(&self) -> impl Iterator<Item = &Inst> {
+        self.body.stmts[self.start..=self.end].iter().filter_map(|stmt| match stmt {
+            Stmt::Inst(inst) => Some(inst),
+            _ => None,
+        })
+    }
+
+    /// Whether a branch depends on what others may write, or there is none that could leave.
+    fn waits(&self) -> bool {
+        let (module, told) = (self.module, self.told());
+        // A result parameter of a call is read by `ld.param`.
+        let calls = self.insts().any(|inst| module.form(inst).op == Op::Call);
+        let leaving =
+            |inst: &&Inst| matches!(module.form(inst).op, Op::Bra | Op::Brx | Op::Ret | Op::Exit);
+        let mut guarded = self.insts().filter(leaving).filter_map(|inst| inst.guard).peekable();
+        guarded.peek().is_none() || calls || guarded.any(|guard| told[guard.reg.index()].seen)
+    }
+
+    fn told(&self) -> Vec<Told> {
+        let Loop { module, body, .. } = *self;
+        let synchronises = self.insts().any(|inst| is_acquiring(module.form(inst)));
+        let stores = |inst: &Inst| {
+            let form = module.form(inst);
+            form.op == Op::St && module.access_space(body, inst) == Some(Space::Local)
+        };
+        let keeps = self.insts().any(stores);
+        let (mut told, mut results) = (vec![Told::default(); body.regs.len()], Vec::new());
+        // Two rounds see what a value goes through in the order of the text, and once around the
+        // loop. That an address moves must be known before it is looked at.
+        for decides in [false, false, true, true] {
+            for inst in self.insts() {
+                let form = module.form(inst);
+                let operands = body.operands(inst.operands);
+                let space = module.access_space(body, inst);
+                let own = space.is_some_and(|space| {
+                    space.is_param() || matches!(space, Space::Const | Space::Local)
+                });
+                let from = operands.get(1..).unwrap_or(&[]);
+                let from = from.iter().flat_map(|operand| registers(body, *operand));
+                let guard = inst.guard.map(|guard| guard.reg);
+                results.clear();
+                body.each_result(inst, &mut |reg| results.push(reg));
+                let mut all = Told::default();
+                for reg in from.chain(guard) {
+                    let source = told[reg.index()];
+                    let again = results.contains(&reg);
+                    all.seen |= source.seen;
+                    all.loaded |= source.loaded;
+                    all.moves |= source.moves || again;
+                }
+                if matches!(form.op, Op::Ld) && matches!(space, Some(Space::Local)) {
+                    // The local memory may hold a loaded value.
+                    all.seen |= decides && keeps;
+                } else if matches!(form.op, Op::Ld | Op::Ldu) && !own {
+                    let leads = all.loaded && !space.is_some_and(Space::is_shared);
+                    all.seen |= decides && (is_strong(form) || synchronises || !all.moves || leads);
+                    (all.loaded, all.moves) = (true, true);
+                } else if is_strong(form) {
+                    all = Told { seen: true, loaded: true, moves: true };
+                }
+                for &reg in &results {
+                    let told = &mut told[reg.index()];
+                    told.seen |= all.seen;
+                    told.loaded |= all.loaded;
+                    told.moves |= all.moves;
+                }
+            }
+        }
+        told
+    }
+}
+
+/// Whether the instruction may read what others wrote, without a race (PTX ISA, "Memory Consistency
+/// Model": strong operations).
+fn is_strong(form: &Form) -> bool {
+    let strong = [Mod::Volatile, Mod::Relaxed, Mod::Acquire, Mod::Mmio, Mod::Cv];
+    match form.op {
+        Op::Atom | Op::Call | Op::Mbarrier => true,
+        Op::Ld | Op::Ldu => strong.iter().any(|&modifier| form.has(modifier)),
+        _ => false,
+    }
+}
+
+/// Whether plain reads after the instruction see what others wrote, without a race. An atomic by
+/// itself is relaxed and orders nothing (PTX ISA, "Memory Consistency Model": acquire patterns).
+fn is_acquiring(form: &Form) -> bool {
+    let orders = [Op::Bar, Op::Barrier, Op::Fence, Op::Membar, Op::Mbarrier, Op::Call];
+    orders.contains(&form.op) || form.has(Mod::Acquire) || form.has(Mod::AcqRel)
+}
+
+fn registers(body: &Body, operand: Operand) -> impl Iterator<Item = Reg> + '_ {
+    let (own, parts) = match operand {
+        Operand::Reg(reg)
+        | Operand::Not(reg)
+        | Operand::Neg(reg)
+        | Operand::Mem(Base::Reg(reg), _) => (Some(reg), Slice::EMPTY),
+        Operand::Part { reg, .. } | Operand::RegPlus(reg, _) => (Some(reg), Slice::EMPTY),
+        Operand::Vector(slice)
+        | Operand::List(slice)
+        | Operand::Tuple(slice)
+        | Operand::Pair(slice) => (None, slice),
+        _ => (None, Slice::EMPTY),
+    };
+    let parts = body.operands(parts).iter().filter_map(|part| match part {
+        Operand::Reg(reg) | Operand::Not(reg) | Operand::Part { reg, .. } => Some(*reg),
+        _ => None,
+    });
+    own.into_iter().chain(parts)
+}

@@ -1,0 +1,158 @@
+//! How much functions do between two looks at the abort flag.
+//!
+//! Each body counts its rounds for itself. A loop that calls a function of many rounds, and a
+//! function that calls another one many times, would therefore do far more between two looks than
+//! any of them alone. The *work* of a function is the most rounds and calls from its beginning to
+//! its end that see no look. Loops that call count for the work inside ([`per_round`]), and a
+//! function of [`MOST`] or more looks at its beginning.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::loops::waits;
+use super::{Ends, PERIOD};
+use crate::analysis::hazard::callee;
+use crate::ir::{FuncId, Function, FunctionKind, Module, Op};
+
+/// The work between two looks of a loop that calls, and of functions without a look at their
+/// beginning.
+const MOST: u64 = 64 * PERIOD;
+
+/// The work of a module's functions. Where grids can be ended, there is none.
+#[derive(Default)]
+pub(super) struct Works {
+    by_function: BTreeMap<FuncId, u64>,
+    /// Functions that may call themselves.
+    recursive: BTreeSet<FuncId>,
+}
+
+impl Works {
+    pub(super) fn of(module: &Module, ends: Ends) -> Works {
+        let mut works = Works::default();
+        let functions = || (0..).map(FuncId).zip(&module.funcs);
+        let is_function = |function: &Function| function.kind == FunctionKind::Func;
+        if ends != Ends::Always || !module.funcs.iter().any(is_function) {
+            return works;
+        }
+        let mut callers: BTreeMap<FuncId, Vec<FuncId>> = BTreeMap::new();
+        let mut left: BTreeMap<FuncId, usize> = BTreeMap::new();
+        for (id, function) in functions().filter(|(_, function)| is_function(function)) {
+            let callees = callees(module, function);
+            callees.iter().for_each(|&callee| callers.entry(callee).or_default().push(id));
+            left.insert(id, callees.len());
+        }
+        // A function is known when all that it calls are.
+        let mut ready: Vec<FuncId> =
+            left.iter().filter(|(_, count)| **count == 0).map(|(&id, _)| id).collect();
+        while let Some(id) = ready.pop() {
+            left.remove(&id);
+            let body = module.func(id).body.as_ref();
+            let work = body.map_or(0, |body| waits(module, body, ends, &works).work);
+            works.by_function.insert(id, work);
+            for caller in callers.get(&id).into_iter().flatten() {
+                if let Some(count) = left.get_mut(caller) {
+                    *count -= 1;
+                    ready.extend((*count == 0).then_some(*caller));
+                }
+            }
+        }
+        works.recursive = left.into_keys().collect();
+        works
+    }
+
+    /// Whether a function looks at the abort flag at its beginning.
+    pub(super) fn looks(&self, id: FuncId) -> bool {
+        self.recursive.contains(&id) || self.by_function.get(&id).is_some_and(|work| *work >= MOST)
+    }
+
+    /// The work of a call of the function.
+    pub(super) fn of_call(&self, id: FuncId) -> u64 {
+        match self.looks(id) {
+            true => 1,
+            false => self.by_function.get(&id).copied().unwrap_or(0).saturating_add(1),
+        }
+    }
+}
+
+fn callees(module: &Module, function: &Function) -> BTreeSet<FuncId> {
+    let Some(body) = &function.body else { return BTreeSet::new() };
+    let calls = body.insts().filter(|(_, inst)| module.form(inst).op == Op::Call);
+    let named = calls.filter_map(|(_, inst)| callee(body.operands(inst.operands)));
+    let defined = named.filter_map(|id| module.definition(id));
+    defined.filter(|&id| module.func(id).kind == FunctionKind::Func).collect()
+}
+
+/// What a round with calls of this work counts for, as a part of [`PERIOD`].
+pub(super) fn per_round(work: u64) -> u64 {
+    work.div_ceil(MOST / PERIOD).min(PERIOD)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{MOST, Works};
+    use crate::{Ends, cancel_with};
+
+    /// A chain of functions, each of which calls the next one in the way of `calls`, and a kernel
+    /// that calls the first.
+    fn chain(length: usize, calls: impl Fn(&str) -> String) -> String {
+        let mut text =
+            ".version 8.4\n.target sm_90\n.address_size 64\n.func f0() { ret; }\n".to_owned();
+        for index in 1..length {
+            let calls = calls(&format!("f{}", index - 1));
+            text +=
+                &format!(".func f{index}() {{\n.reg .pred %p; .reg .b32 %i;\n{calls}\nret;\n}}\n");
+        }
+        text + &format!(".entry k() {{ call f{}; ret; }}\n", length - 1)
+    }
+
+    /// By function of a chain, its work and whether it looks at its beginning.
+    fn works(text: &str, length: usize) -> Vec<(u64, bool)> {
+        let module = crate::parse(text).unwrap();
+        let works = Works::of(&module, Ends::Always);
+        let function = |index: usize| module.function_named(&format!("f{index}")).unwrap();
+        (0..length).map(function).map(|id| (works.by_function[&id], works.looks(id))).collect()
+    }
+
+    #[test]
+    fn rounds_of_loops_that_call_are_multiplied() {
+        let rounds = |function: &str| {
+            format!(
+                "mov.u32 %i, 0;\nA: call {function};\nadd.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, \
+                 1000;\n@%p bra A;"
+            )
+        };
+        let text = chain(5, rounds);
+        let found = works(&text, 5);
+        // A call and its round count for 2, and the look comes in the 1,024th round.
+        assert_eq!(found[..2], [(0, false), (1 + 2 * 1024, false)]);
+        assert!(found[2].0 >= MOST && found[2].1, "{found:?}");
+        // What looks at its beginning counts as one call.
+        assert_eq!(found[3], found[1]);
+        let stopped = cancel_with(crate::parse(&text).unwrap(), &[], Ends::Always);
+        let text = crate::print(&stopped.module);
+        let counts: Vec<&str> =
+            text.lines().filter(|line| line.contains("sub.s32 %pw_rounds")).collect();
+        // The loops of f1 to f4, and the beginnings of f2 and f4.
+        assert_eq!(counts.len(), 6, "{text}");
+        let of = |counted: &str| counts.iter().filter(|line| line.ends_with(counted)).count();
+        assert_eq!((of(", 1024;"), of(", 33;"), of(", 1;")), (2, 2, 2), "{text}");
+    }
+
+    #[test]
+    fn calls_in_a_row_are_multiplied() {
+        let found = works(&chain(20, |function| format!("call {function};\n").repeat(4)), 20);
+        assert_eq!(found[..3], [(0, false), (4, false), (20, false)]);
+        assert!(found.iter().any(|(_, looks)| *looks), "{found:?}");
+        assert!(found.iter().all(|(work, _)| *work < 8 * MOST), "{found:?}");
+    }
+
+    #[test]
+    fn functions_that_call_themselves_look() {
+        let text = ".version 8.4\n.target sm_90\n.address_size 64\n.func f();\n.func g() { call f; \
+                    ret; }\n.func f() { call g; ret; }\n.entry k() { call f; ret; }\n";
+        let module = crate::parse(text).unwrap();
+        let works = Works::of(&module, Ends::Always);
+        let looks = |name: &str| works.looks(module.function_named(name).unwrap());
+        assert!(looks("f") && looks("g"));
+        assert!(!Works::of(&module, Ends::Launch).looks(module.function_named("f").unwrap()));
+    }
+}
