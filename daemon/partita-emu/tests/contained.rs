@@ -159,3 +159,86 @@ fn lanes_that_leave_a_function_at_its_end_may_wait_apart() {
     let text = partita_ptx::print(&partita_ptx::contain(&module).module);
     assert!(text.contains("pw_lanes"), "{text}");
 }
+
+#[test]
+fn an_unsigned_size_of_a_copy_counts() {
+    let body = ".shared .align 16 .b8 sh[1024];\nst.shared.u32 [sh], %r1;\n\
+                cp.async.ca.shared.global [%r1], [%d0], 16U;\ncp.async.wait_all;";
+    check("copy", &kernel("", body), 0x10_0000, 512);
+    check("copy", &kernel("", body), 516, 512);
+}
+
+#[test]
+fn a_distance_of_lines_may_be_a_component() {
+    let body = ".shared .align 32 .b8 sh[4096];\n.reg .v2 .b32 %v;\nmov.u32 %r5, sh;\n\
+                mov.v2.b32 %v, {%r1, %r1};\nwmma.load.a.sync.aligned.row.m16n16k16.shared.f16 \
+                {%r6, %r7, %r8, %r9, %r10, %r11, %r12, %r13}, [%r5], %v.x;";
+    check("lines", &kernel("", body), 0x10_0000, 16);
+}
+
+#[test]
+fn a_name_means_the_same_array_at_every_place() {
+    let inner = "{\n.local .align 8 .b8 a[1000];\nmov.u64 %d2, a;\n}\n.local .align 8 .b8 a[16];\n\
+                 mov.u64 %d3, a;\nst.local.u32 [%d3], %r1;\nadd.s64 %d4, %d2, %d1;\n\
+                 st.local.u32 [%d4], %r1;";
+    check("inner", &kernel("", inner), 1024, 992);
+    // The check of the later array must not change what the first name means.
+    let outer = "mov.u32 %r2, a;\nst.shared.u32 [%r2+900], %r1;\n.local .align 8 .b8 a[16];\n\
+                 mov.u64 %d3, a;\nadd.s64 %d4, %d3, %d1;\nst.local.u32 [%d4], %r1;";
+    check("outer", &kernel(".shared .align 4 .b8 a[1000];", outer), 16, 8);
+}
+
+#[test]
+fn a_declaration_behind_a_definition_hides_no_size() {
+    let constants = ".visible .const .align 4 .b8 g[16] = {1};\n.extern .const .align 4 .b8 g[];";
+    let body = "setp.eq.u64 %p1, %d1, 0;\n@%p1 bra OUT;\nld.const.u32 %r2, [g+60000];\nOUT:";
+    check("constant", &kernel(constants, body), 1, 0);
+}
+
+#[test]
+fn parameters_are_aligned_by_their_place() {
+    let source = |align: u32| {
+        format!(
+            ".version 8.0\n.target sm_90\n.address_size 64\n.visible .entry test(.param .u64 out, \
+             .param .b8 x, .param .align {align} .b8 q[7])\n{{\n.reg .b32 %r1;\nld.param.u32 %r1, \
+             [q];\nret;\n}}\n"
+        )
+    };
+    let text = |align: u32| {
+        let module = partita_ptx::parse(&source(align)).unwrap();
+        partita_ptx::print(&partita_ptx::contain(&module).module)
+    };
+    assert!(text(1).contains("$pw_misaligned") && !text(4).contains("$pw_"), "{}", text(1));
+}
+
+#[test]
+fn matrices_by_names_of_other_memory_are_wrong() {
+    for array in [".local .align 16 .b8 a[128];", ".shared .align 16 .b8 a[128];"] {
+        let body = format!("{array}\nldmatrix.sync.aligned.m8n8.x1.b16 {{%r2}}, [a];");
+        let module = partita_ptx::parse(&kernel("", &body)).unwrap();
+        let text = partita_ptx::print(&partita_ptx::contain(&module).module);
+        assert_eq!(text.contains("$pw_beyond"), array.contains(".local"), "{text}");
+    }
+}
+
+#[test]
+fn right_accesses_by_rare_words_go_through() {
+    let constants = ".const .align 4 .b32 c1[4] = {1, 2, 3, 4};\n.const .align 4 .b32 c2[4];";
+    for body in [
+        // Words for the space of a kernel's own parameters.
+        "ld.param::entry.u64 %d2, [out];\nst.global.u64 [%d2], %d2;",
+        // A pointer to one of two constants.
+        "mov.u64 %d2, c1;\nmov.u64 %d3, c2;\nsetp.eq.u32 %p1, %r1, 1;\nselp.b64 %d4, %d2, %d3, \
+         %p1;\nld.const.u32 %r2, [%d4+4];",
+        // An address that is made of 16 bits.
+        ".shared .align 4 .b8 sh[64];\n.reg .b16 %h;\nld.global.u16 %h, [%d0];\ncvt.u32.u16 %r2, \
+         %h;\nmov.u32 %r3, sh;\nadd.s32 %r4, %r3, %r2;\nld.shared.f32 %f1, [%r4];",
+        // An array of an inner scope, by its address.
+        "{\n.local .align 8 .b8 a[16];\nmov.u64 %d2, a;\ncvta.local.u64 %d3, %d2;\n}\nst.u32 \
+         [%d3+12], %r1;",
+    ] {
+        let ptx = kernel(constants, body)
+            .replace(".reg .b64 %d<8>;", ".reg .b64 %d<8>; .reg .f32 %f<2>;");
+        launch(&ptx, 1).unwrap_or_else(|error| panic!("{error}"));
+    }
+}

@@ -310,6 +310,14 @@ pub enum Reason {
         /// What it goes by.
         by: &'static str,
     },
+    /// Fence: a register whose name means another one in an inner scope.
+    #[error(
+        "`{register}` is declared again in an inner scope, where checks would name the wrong one"
+    )]
+    DeclaredAgain {
+        /// The register.
+        register: String,
+    },
     /// Fence: a call whose target is in a register.
     #[error("a call through a register may go anywhere, also behind an address check")]
     CallThroughRegister,

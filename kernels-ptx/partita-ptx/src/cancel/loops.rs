@@ -1,7 +1,7 @@
 //! The loops of a body that look at the abort flag, and how often.
 
 use super::work::Works;
-use super::{Ends, PERIOD, SLEEPS, TRIES, rounds, work};
+use super::{Ends, PERIOD, SLEEPS, TRIES, rounds};
 use crate::analysis::hazard::callee;
 use crate::ir::{
     Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol,
@@ -11,85 +11,87 @@ use crate::ir::{
 /// a waiting one.
 const BUDGET: usize = 1 << 24;
 
+/// Statements that count for one, as a part of [`PERIOD`]: what a loop of more does between two
+/// looks would take longer.
+const STATEMENTS: u64 = 64;
+
 /// Where a body looks at the abort flag.
 pub(super) struct Looks {
-    /// For each statement that is the branch at the end of a loop that must look: what a round
-    /// counts for, as a part of [`PERIOD`].
+    /// For each statement before which the body looks, the branch at the end of a loop: what a
+    /// round counts for, as a part of [`PERIOD`].
     pub at: Vec<Option<u64>>,
-    /// The most rounds and calls between two looks, or from the body's beginning to its end; 0
-    /// where `works` knows of none.
+    /// The most that a call does without a look, in the same parts.
     pub work: u64,
 }
 
-/// Finds the loops of a body that look, and its work.
+/// Finds the loops of a body that look, and its work. Where grids cannot be ended, `nanosleep`
+/// looks, too, and a round counts for all that it does.
 pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> Looks {
     let mut place = vec![usize::MAX; body.labels.len()];
     let mut result = vec![None; body.stmts.len()];
     let mut budget = BUDGET;
     let branches = rounds::Branches::of(module, body);
-    // The ends of loops without a look, and their rounds.
-    let mut short: Vec<(usize, u64)> = Vec::new();
-    // The work of calls and loops that end before a statement.
+    let is_always = ends == Ends::Always;
+    // What the statements before each one do, in statements; short loops do it in all their rounds.
     let mut before = Vec::with_capacity(body.stmts.len());
-    let mut work = 0_u64;
-    let mut by_table = Vec::new();
+    let mut done = 0_u64;
     for (index, stmt) in body.stmts.iter().enumerate() {
-        before.push(work);
-        match stmt {
-            Stmt::Label(label) => place[label.0 as usize] = index,
-            // A frame has looks of its own; only the program's branches have a place in its text.
-            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Bra => {
+        before.push(done);
+        let Stmt::Inst(inst) = stmt else {
+            if let Stmt::Label(label) = stmt {
+                place[label.0 as usize] = index;
+            }
+            continue;
+        };
+        done = done.saturating_add(1);
+        let op = module.form(inst).op;
+        if op == Op::Call {
+            let called = callee(body.operands(inst.operands));
+            let called = called.and_then(|id| module.definition(id));
+            done = done.saturating_add(called.map_or(0, |id| works.of_call(id)));
+        }
+        // A frame has looks of its own; only the program's instructions have a place in its text.
+        if inst.pos.line == 0 {
+            continue;
+        }
+        match op {
+            Op::Bra => {
                 let target =
                     body.operands(inst.operands).iter().find_map(|operand| match operand {
                         Operand::Symbol(Symbol::Label(label), _) => Some(place[label.0 as usize]),
                         _ => None,
                     });
-                if let Some(start) = target.filter(|&start| start != usize::MAX) {
-                    let visits = (index - start).saturating_mul(4);
-                    let range = Loop { module, body, start, end: index };
-                    let rounds = match ends {
-                        Ends::Always => rounds::most(module, body, &branches, (start, index)),
-                        Ends::Launch | Ends::Kept => None,
-                    };
-                    let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD);
-                    let is_long = ends == Ends::Always && !is_short;
-                    let inner = &short[short.partition_point(|(at, _)| *at <= start)..];
-                    let within = inner.iter().map(|(_, rounds)| *rounds).max().unwrap_or(1);
-                    let round = work.saturating_sub(before[start]).saturating_add(1);
-                    if budget < visits || is_long || range.waits() {
-                        let has = |op: Op| range.insts().any(|inst| module.form(inst).op == op);
-                        let least = if has(Op::Atom) { PERIOD / TRIES } else { 1 };
-                        let called = if has(Op::Call) { work::per_round(round) } else { 1 };
-                        let counts = match has(Op::Nanosleep) {
-                            true => (PERIOD / SLEEPS).max(called),
-                            false => within.max(called).clamp(least, PERIOD),
-                        };
-                        result[index] = Some(counts);
-                        work = work.saturating_add((PERIOD / counts).saturating_mul(round));
-                    } else if let Some(rounds) = rounds {
-                        // A short loop around others has the rounds of all of them.
-                        short.push((index, rounds.saturating_mul(within)));
-                        work = work.saturating_add(rounds.saturating_mul(round));
-                    }
-                    budget = budget.saturating_sub(visits);
+                let Some(start) = target.filter(|&start| start != usize::MAX) else { continue };
+                let visits = (index - start).saturating_mul(4);
+                let range = Loop { module, body, start, end: index };
+                let round = done - before[start];
+                let rounds = match is_always {
+                    true => rounds::most(module, body, &branches, (start, index)),
+                    false => None,
+                };
+                let all = rounds.map(|rounds| rounds.saturating_mul(round));
+                let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD)
+                    && all.is_some_and(|all| all <= STATEMENTS * PERIOD);
+                if budget < visits || is_always && !is_short || range.waits() {
+                    result[index] = Some(range.counts(is_always.then_some(round)));
+                } else if let Some(all) = all {
+                    done = done.saturating_add(all);
                 }
+                budget = budget.saturating_sub(visits);
             }
-            Stmt::Inst(inst) if inst.pos.line > 0 && module.form(inst).op == Op::Brx => {
-                by_table.push(index);
-            }
-            Stmt::Inst(inst) if module.form(inst).op == Op::Call => {
-                let called = callee(body.operands(inst.operands));
-                let called = called.and_then(|id| module.definition(id));
-                work = work.saturating_add(called.map_or(0, |id| works.of_call(id)));
-            }
+            // Loops by tables are rare; each round of them counts, and may go through the whole
+            // body.
+            Op::Brx => result[index] = Some(1),
+            Op::Nanosleep if is_always => result[index] = Some(PERIOD / SLEEPS),
             _ => {}
         }
     }
-    // Loops by tables are rare; each round of them counts, and may go through the whole body.
-    if !by_table.is_empty() {
-        let counts = if work == 0 { 1 } else { work::per_round(work) };
-        by_table.iter().for_each(|&index| result[index] = Some(counts));
-        work = (PERIOD / counts).saturating_mul(work.saturating_add(1));
+    let mut looks = result.iter().filter(|counts| counts.is_some()).peekable();
+    let work = done / STATEMENTS + if looks.peek().is_some() { PERIOD } else { 0 };
+    for (index, inst) in body.insts().filter(|_| is_always) {
+        if module.form(inst).op == Op::Brx && result[index].is_some() {
+            result[index] = Some((done / STATEMENTS).clamp(1, PERIOD));
+        }
     }
     Looks { at: result, work }
 }
@@ -119,6 +121,17 @@ impl Loop<'_> {
             Stmt::Inst(inst) => Some(inst),
             _ => None,
         })
+    }
+
+    /// What a round counts for. `round`: the statements of one, where each counts.
+    fn counts(&self, round: Option<u64>) -> u64 {
+        let has = |op: Op| self.insts().any(|inst| self.module.form(inst).op == op);
+        let least = if has(Op::Atom) { PERIOD / TRIES } else { 1 };
+        match round {
+            Some(round) => round.div_ceil(STATEMENTS).clamp(least, PERIOD),
+            None if has(Op::Nanosleep) => PERIOD / SLEEPS,
+            None => least,
+        }
     }
 
     /// Whether a branch depends on what others may write, or there is none that could leave.

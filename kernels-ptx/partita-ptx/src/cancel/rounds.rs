@@ -93,17 +93,19 @@ pub(super) fn most(
     let (ty, None) = (types.next()?, types.next()) else { return None };
     let is_plain = |ty: Type| matches!(ty, Type::U32 | Type::S32 | Type::U64 | Type::S64);
     let limit = number(limit, ty).filter(|_| form.mods.len() == 2 && is_plain(ty))?;
-    let &[_, Operand::Reg(from), by] = body.operands(step.operands) else { return None };
+    let &[to, Operand::Reg(from), by] = body.operands(step.operands) else { return None };
     let adds = module.form(step);
     let fits = |added: Type| is_plain(added) && added.bits() == ty.bits();
-    if adds.op != Op::Add || from != counter || adds.mods.len() != 1 || !adds.types().all(fits) {
+    let is_own = from == counter && to == Operand::Reg(counter);
+    if adds.op != Op::Add || !is_own || adds.mods.len() != 1 || !adds.types().all(fits) {
         return None;
     }
     let by = number(by, signed(ty))?;
     let before = (0..start).rev().take_while(|&stmt| !matches!(body.stmts[stmt], Stmt::Label(_)));
     let begins = before.filter_map(inst).find(|inst| defines(inst, counter))?;
-    let &[_, value] = body.operands(begins.operands) else { return None };
-    let value = number(value, ty).filter(|_| module.form(begins).op == Op::Mov)?;
+    let &[set, value] = body.operands(begins.operands) else { return None };
+    let is_set = module.form(begins).op == Op::Mov && set == Operand::Reg(counter);
+    let value = number(value, ty).filter(|_| is_set)?;
     if begins.guard.is_some() || !branches.are_within(body, (start, end)) {
         return None;
     }
@@ -211,6 +213,11 @@ mod tests {
         // The second result of a pair is the opposite.
         check(
             "mov.u32 %i, 200; A: add.s32 %i, %i, 1; setp.lt.s32 %q|%p, %i, 100; @%p bra A;",
+            None,
+        );
+        check(
+            "mov.b64 {%n, %i}, 0x8000000000000000; A: add.s32 %i, %i, 1; setp.lt.s32 %p, %i, 100; \
+             @%p bra A;",
             None,
         );
         check("mov.u32 %i, 0; A: add.s16x2 %i, %i, 1; setp.lt.s32 %p, %i, 100; @%p bra A;", None);

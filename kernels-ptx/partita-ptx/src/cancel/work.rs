@@ -2,9 +2,9 @@
 //!
 //! Each body counts its rounds for itself. A loop that calls a function of many rounds, and a
 //! function that calls another one many times, would therefore do far more between two looks than
-//! any of them alone. The *work* of a function is the most rounds and calls from its beginning to
-//! its end that see no look. Loops that call count for the work inside ([`per_round`]), and a
-//! function of [`MOST`] or more looks at its beginning.
+//! any of them alone. The *work* of a function is the most that a call of it does without a look,
+//! in rounds of some statements. A round with calls counts for their work, and a function of
+//! [`MOST`] or more looks at its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +13,8 @@ use super::{Ends, PERIOD};
 use crate::analysis::hazard::callee;
 use crate::ir::{FuncId, Function, FunctionKind, Module, Op};
 
-/// The work between two looks of a loop that calls, and of functions without a look at their
-/// beginning.
+/// The work of functions without a look at their beginning. A call of so much counts as a whole
+/// [`PERIOD`] of its caller.
 const MOST: u64 = 64 * PERIOD;
 
 /// The work of a module's functions. Where grids can be ended, there is none.
@@ -64,7 +64,7 @@ impl Works {
         self.recursive.contains(&id) || self.by_function.get(&id).is_some_and(|work| *work >= MOST)
     }
 
-    /// The work of a call of the function.
+    /// The work of a call of the function, which counts as that many statements.
     pub(super) fn of_call(&self, id: FuncId) -> u64 {
         match self.looks(id) {
             true => 1,
@@ -79,11 +79,6 @@ fn callees(module: &Module, function: &Function) -> BTreeSet<FuncId> {
     let named = calls.filter_map(|(_, inst)| callee(body.operands(inst.operands)));
     let defined = named.filter_map(|id| module.definition(id));
     defined.filter(|&id| module.func(id).kind == FunctionKind::Func).collect()
-}
-
-/// What a round with calls of this work counts for, as a part of [`PERIOD`].
-pub(super) fn per_round(work: u64) -> u64 {
-    work.div_ceil(MOST / PERIOD).min(PERIOD)
 }
 
 #[cfg(test)]
@@ -120,29 +115,56 @@ mod tests {
                  1000;\n@%p bra A;"
             )
         };
-        let text = chain(5, rounds);
-        let found = works(&text, 5);
-        // A call and its round count for 2, and the look comes in the 1,024th round.
-        assert_eq!(found[..2], [(0, false), (1 + 2 * 1024, false)]);
-        assert!(found[2].0 >= MOST && found[2].1, "{found:?}");
-        // What looks at its beginning counts as one call.
-        assert_eq!(found[3], found[1]);
+        let text = chain(4, rounds);
+        let found = works(&text, 4);
+        // The second one looks in each 1,024th round, and the third one in each 60th.
+        assert_eq!(found, [(0, false), (1024, false), (1040, false), (1040, false)]);
         let stopped = cancel_with(crate::parse(&text).unwrap(), &[], Ends::Always);
         let text = crate::print(&stopped.module);
+        let looks = text.lines().filter(|line| line.contains("sub.s32 %pw_rounds"));
         let counts: Vec<&str> =
-            text.lines().filter(|line| line.contains("sub.s32 %pw_rounds")).collect();
-        // The loops of f1 to f4, and the beginnings of f2 and f4.
-        assert_eq!(counts.len(), 6, "{text}");
-        let of = |counted: &str| counts.iter().filter(|line| line.ends_with(counted)).count();
-        assert_eq!((of(", 1024;"), of(", 33;"), of(", 1;")), (2, 2, 2), "{text}");
+            looks.filter_map(|line| line.trim_end_matches(';').rsplit(' ').next()).collect();
+        assert_eq!(counts, ["1", "17", "17"], "{text}");
     }
 
     #[test]
     fn calls_in_a_row_are_multiplied() {
-        let found = works(&chain(20, |function| format!("call {function};\n").repeat(4)), 20);
-        assert_eq!(found[..3], [(0, false), (4, false), (20, false)]);
+        let found = works(&chain(24, |function| format!("call {function};\n").repeat(400)), 24);
+        assert_eq!(found[..2], [(0, false), (12, false)]);
         assert!(found.iter().any(|(_, looks)| *looks), "{found:?}");
         assert!(found.iter().all(|(work, _)| *work < 8 * MOST), "{found:?}");
+    }
+
+    #[test]
+    fn nests_of_short_loops_and_long_rounds_look() {
+        let count = |body: &str, ends: Ends| {
+            let source = format!(
+                ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u32 n) {{\n.reg \
+                 .pred %p; .reg .b32 %i, %j, %k, %n;\nld.param.u32 %n, [n];\n{body}\nret;\n}}\n"
+            );
+            let stopped = cancel_with(crate::parse(&source).unwrap(), &[], ends);
+            let text = crate::print(&stopped.module);
+            let looks = text.lines().filter(|line| line.contains("sub.s32 %pw_rounds"));
+            let counts = looks.map(|line| line.trim_end_matches(';').rsplit(' ').next().unwrap());
+            counts.map(|count| count.parse().unwrap()).collect::<Vec<u32>>()
+        };
+        let nest = |inside: &str| {
+            let around = |body: &str, (label, reg): (&str, &str)| {
+                format!(
+                    "mov.u32 {reg}, 0;\n{label}: {body}\nadd.s32 {reg}, {reg}, 1;\nsetp.lt.s32 \
+                     %p, {reg}, 1000;\n@%p bra {label};"
+                )
+            };
+            let inner = around(inside, ("A", "%i"));
+            around(&around(&inner, ("B", "%j")), ("C", "%k"))
+        };
+        // The inner loop is short; the outer ones count for its rounds.
+        assert_eq!(count(&nest(""), Ends::Always), [48, 48]);
+        assert_eq!(count(&nest(""), Ends::Launch), [0; 0]);
+        assert_eq!(count(&nest("nanosleep.u32 1000;"), Ends::Always), [64, 63, 63]);
+        let long = "add.u32 %n, %n, 1;\n".repeat(640);
+        let spins = format!("A: {long}setp.ne.u32 %p, %n, 5;\n@%p bra A;");
+        assert_eq!(count(&spins, Ends::Always), [11]);
     }
 
     #[test]

@@ -67,10 +67,12 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
             whole.into_iter().collect()
         }
         Op::Cp if form.has(Mod::Async) && !form.has(Mod::Bulk) => {
+            // It is a number, and 16 at most.
             let bytes = match operands.get(2) {
-                Some(&Operand::Int(bytes)) => u32::try_from(bytes).unwrap_or(16),
-                _ => return Vec::new(),
+                Some(&(Operand::Int(bytes) | Operand::Uint(bytes))) => bytes.clamp(1, 16),
+                _ => 16,
             };
+            let bytes = u32::try_from(bytes).unwrap_or(16);
             let shared = Some(Space::Shared);
             let both = [of(0, bytes, shared, None), of(1, bytes, Some(Space::Global), None)];
             both.into_iter().flatten().collect()

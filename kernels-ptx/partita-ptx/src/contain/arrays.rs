@@ -126,23 +126,13 @@ pub(super) fn has_outside(module: &Module) -> bool {
         .any(|item| matches!(*item, Item::Variable(id) if module.var(id).space == Space::Local))
 }
 
-/// The local arrays of a body; `None` where some belong to a scope inside it, or have no size.
+/// The local arrays of a body, also of scopes inside; `None` where some have no size.
 pub(super) fn arrays(module: &Module, body: &Body) -> Option<Vec<VarId>> {
-    let (mut depth, mut found) = (0_u32, Vec::new());
-    for stmt in &body.stmts {
-        match *stmt {
-            Stmt::Open => depth += 1,
-            Stmt::Close => depth = depth.saturating_sub(1),
-            Stmt::Var(id) if module.var(id).space == Space::Local => {
-                if depth > 0 || module.var(id).bytes().is_none() {
-                    return None;
-                }
-                found.push(id);
-            }
-            _ => {}
-        }
-    }
-    Some(found)
+    let arrays = body.stmts.iter().filter_map(|stmt| match *stmt {
+        Stmt::Var(id) if module.var(id).space == Space::Local => Some(id),
+        _ => None,
+    });
+    arrays.map(|id| module.var(id).bytes().map(|_| id)).collect()
 }
 
 /// Appends an address in a register, with an offset. One of 32 bits wraps.
@@ -201,6 +191,35 @@ pub(super) fn among(
             emit(module, body, out, "sub.s64", &[wide, far, wide]);
             emit(module, body, out, "setp.ge.and.u64", &[bad, wide, places, bad]);
         }
+    }
+}
+
+/// Appends the check that an address of constant memory lies in one of the module's constants.
+pub(super) fn in_constants(
+    module: &mut Module,
+    body: &mut Body,
+    regs: Regs,
+    (reg, plus, bytes): (Reg, i32, u32),
+    out: &mut Vec<Stmt>,
+) {
+    let [far, wide, bad] = [regs.far, regs.wide, regs.bad].map(Operand::Reg);
+    let items: Vec<VarId> = module
+        .items
+        .iter()
+        .filter_map(|item| match *item {
+            Item::Variable(id) => Some(id),
+            _ => None,
+        })
+        .collect();
+    widened(module, body, regs, (reg, plus), out);
+    emit(module, body, out, "setp.ge.u64", &[bad, far, far]);
+    for id in items {
+        let variable = module.var(id);
+        let (Space::Const, Some(size)) = (variable.space, variable.bytes()) else { continue };
+        let places = Operand::Int((size + 1).saturating_sub(bytes.into()));
+        emit(module, body, out, "mov.u64", &[wide, Operand::Symbol(Symbol::Var(id), 0)]);
+        emit(module, body, out, "sub.s64", &[wide, far, wide]);
+        emit(module, body, out, "setp.ge.and.u64", &[bad, wide, places, bad]);
     }
 }
 

@@ -100,6 +100,11 @@ impl Emitter<'_> {
                 }
                 1
             }
+            Check::Constant { reg, plus, bytes } => {
+                let access = (reg, plus, bytes);
+                arrays::in_constants(module, body, self.regs, access, out);
+                1
+            }
             Check::Lines { base, plus, bytes, lines } => {
                 self.shared(module, body, (base, plus, bytes, Names::Own), out);
                 let first = (base, plus, bytes);
@@ -109,7 +114,7 @@ impl Emitter<'_> {
             Check::Stride { stride, of } => {
                 let low = Operand::Reg(self.regs.low);
                 let below = Operand::Int(u64::from(of) - 1);
-                emit(module, body, out, "and.b32", &[low, Operand::Reg(stride), below]);
+                emit(module, body, out, "and.b32", &[low, stride, below]);
                 emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
                 0
             }

@@ -80,13 +80,17 @@ impl Lines {
     pub(super) fn distance(&self, align: u32) -> Option<Check> {
         let of = (align * 8 / self.bits).max(1);
         match self.stride {
-            Operand::Reg(stride) => (of > 1).then_some(Check::Stride { stride, of }),
             Operand::Int(stride) | Operand::Uint(stride) => {
                 let is_right = stride.is_multiple_of(of.into());
                 (!is_right).then_some(Check::Never { aligned: true })
             }
-            _ => None,
+            stride => (of > 1).then_some(Check::Stride { stride, of }),
         }
+    }
+
+    /// Whether the distance is a number of the text.
+    pub(super) fn is_constant(&self) -> bool {
+        matches!(self.stride, Operand::Int(_) | Operand::Uint(_))
     }
 
     /// Appends the check that the last line ends in shared memory, before the words `kept` if the

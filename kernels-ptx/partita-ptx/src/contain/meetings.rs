@@ -204,11 +204,11 @@ impl Regs {
         code.say("activemask.b32", &[active]);
         let here = match lanes {
             // Of these lanes, the ones that name the same.
-            Operand::Reg(_) => {
+            Operand::Int(_) | Operand::Uint(_) => active,
+            _ => {
                 code.say("match.any.sync.b32", &[here, lanes, active]);
                 here
             }
-            _ => active,
         };
         code.say("not.b32", &[rest, here]);
         if lanes != ALL {

@@ -23,8 +23,7 @@
 //! # What it takes for granted
 //!
 //! - Shared memory of a program ends where dynamic shared memory ends. Below its first variable
-//!   lies what the hardware reserves, which is readable, and in a cluster the shared memory of CTAs
-//!   of lower rank.
+//!   lies what the hardware reserves, which is readable.
 //! - A variable has the alignment of its declaration.
 
 mod accesses;
@@ -49,8 +48,8 @@ pub use rights::Rights;
 use crate::analysis::Cfg;
 use crate::control;
 use crate::ir::{
-    Base, Body, Dim, FuncId, FunctionKind, Inst, Item, Linkage, Module, Operand, Pos, Reg, Space,
-    Stmt, Symbol, Type, VarId, Variable,
+    Base, Body, Dim, FuncId, Function, FunctionKind, Inst, Item, Linkage, Module, Operand, Pos,
+    Reg, Space, Stmt, Symbol, Type, VarId, Variable,
 };
 use crate::report::{KernelReport, Outcome};
 use crate::worker::Rewritten;
@@ -157,10 +156,12 @@ pub(crate) enum Check {
     /// The address plus a number lies among the body's local arrays or in its frame, and `bytes`
     /// bytes from there on, or a generic one is none of local memory.
     OwnLocal { reg: Reg, plus: i32, bytes: u32, is_generic: bool },
+    /// The address plus a number lies in one of the module's constants.
+    Constant { reg: Reg, plus: i32, bytes: u32 },
     /// The lines of a matrix lie in shared memory.
     Lines { base: Base, plus: i32, bytes: u32, lines: Lines },
     /// The number of elements from one line to the next is a multiple.
-    Stride { stride: Reg, of: u32 },
+    Stride { stride: Operand, of: u32 },
     /// The barrier exists.
     Barrier { number: Operand },
     /// As many threads are there, in whole warps.
@@ -377,9 +378,11 @@ fn checks(
                 let variable = module.var(var);
                 let bytes = align;
                 let is_right = plus & (align - 1) == 0;
+                let at = parameter_offset(module, var);
+                let is_aligned = at.is_none_or(|at| at.is_multiple_of(align.into()));
                 // What a call passes is laid out by the assembler.
                 let is_known = variable.alignment() >= align.into() || variable.space.is_param();
-                checks.extend(match (is_right, is_known) {
+                checks.extend(match (is_right && is_aligned, is_known) {
                     (true, true) => None,
                     (false, true) => Some(Check::Never { aligned: true }),
                     (_, false) => Some(Check::AlignedName { var, plus, bytes }),
@@ -396,6 +399,28 @@ fn checks(
     checks
 }
 
+/// Where a kernel's parameter lies among all of them; `None` for other variables. Their first one
+/// is aligned for every access.
+fn parameter_offset(module: &Module, var: VarId) -> Option<u64> {
+    if !module.var(var).space.is_param() {
+        return None;
+    }
+    let is_kernel = |function: &&Function| {
+        function.kind == FunctionKind::Entry && function.params.contains(&var)
+    };
+    let kernel = module.funcs.iter().find(is_kernel)?;
+    let mut at = 0_u64;
+    for &param in &kernel.params {
+        let variable = module.var(param);
+        at = at.next_multiple_of(variable.alignment().max(1));
+        if param == var {
+            break;
+        }
+        at += variable.bytes().unwrap_or(0);
+    }
+    Some(at)
+}
+
 /// The check of an address that may lie beyond its space.
 fn bound(
     module: &Module,
@@ -404,9 +429,12 @@ fn bound(
     access: &Access,
 ) -> Option<Check> {
     let &Access { base, offset, bytes, space, .. } = access;
+    let is_such = |var: VarId| !access.is_shared || module.var(var).space.is_shared();
+    if named(access).is_some_and(|var| !is_such(var)) {
+        return Some(Check::Never { aligned: false });
+    }
     let origin = match base {
         Base::Reg(reg) => {
-            let is_such = |var: VarId| !access.is_shared || module.var(var).space.is_shared();
             let origin = values.origin_at(cfg, stmt, reg);
             origin.filter(|origin| origin.fits(module, space) && is_such(origin.var))
         }
@@ -418,10 +446,10 @@ fn bound(
     let size = |var: VarId| module.var(var).bytes().and_then(|bytes| i64::try_from(bytes).ok());
     let inside = origin.and_then(|origin| {
         let from = origin.offset?.checked_add(offset.into())?;
-        let is_space = space.is_none_or(|space| module.var(origin.var).space == space);
+        let is_space = space.is_none_or(|space| same(module.var(origin.var).space, space));
         Some(is_space && from >= 0 && from.checked_add(bytes.into())? <= size(origin.var)?)
     });
-    if let Some(lines @ Lines { stride: Operand::Reg(_), .. }) = access.lines {
+    if let Some(lines) = access.lines.filter(|lines| !lines.is_constant()) {
         let is_shared = space.is_some_and(Space::is_shared);
         return is_shared.then_some(Check::Lines { base, plus: offset, bytes, lines });
     }
@@ -447,6 +475,9 @@ fn bound(
             let how = if access.is_shared { Names::Generic } else { Names::Perhaps };
             Some(Check::Shared { base, plus: offset, bytes, how })
         }
+        (Some(Space::Const), Base::Reg(reg)) if of != Some(Space::Const) => {
+            Some(Check::Constant { reg, plus: offset, bytes })
+        }
         // Other addresses of local memory may lie in any array.
         (Some(Space::Local), Base::Reg(_)) if of != Some(Space::Local) => None,
         (Some(Space::Local | Space::Const), Base::Reg(reg)) => in_variable(reg),
@@ -460,5 +491,5 @@ fn bound(
 }
 
 fn same(one: Space, two: Space) -> bool {
-    one == two || (one.is_param() && two.is_param())
+    one == two || one.is_param() && two.is_param() || one.is_shared() && two.is_shared()
 }

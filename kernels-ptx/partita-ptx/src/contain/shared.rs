@@ -123,6 +123,11 @@ impl Emitter<'_> {
         let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
         let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
         emit(module, body, out, "mov.u32", &[end, variable]);
+        // In a cluster the bits above have the CTA's rank.
+        let has_ranks = module.sm().is_some_and(|sm| sm >= 90);
+        if has_ranks {
+            emit(module, body, out, "and.b32", &[from, end, Operand::Int(0xff00_0000)]);
+        }
         emit(module, body, out, "mov.u32", &[low, dynamic]);
         emit(module, body, out, "add.s32", &[end, end, low]);
         let last = Operand::Int(u64::from(bytes) - 1);
@@ -144,6 +149,9 @@ impl Emitter<'_> {
                 }
             }
             emit(module, body, out, "setp.ge.u32", &[bad, low, end]);
+            if has_ranks {
+                emit(module, body, out, "setp.lt.or.u32", &[bad, low, from, bad]);
+            }
             self.kept(module, body, (32, [low, from]), bytes, out);
             return;
         }
@@ -162,6 +170,10 @@ impl Emitter<'_> {
         }
         emit(module, body, out, "cvt.u64.u32", &[wide, end]);
         emit(module, body, out, "setp.ge.u64", &[bad, far, wide]);
+        if has_ranks {
+            emit(module, body, out, "cvt.u64.u32", &[wide, from]);
+            emit(module, body, out, "setp.lt.or.u64", &[bad, far, wide, bad]);
+        }
         self.kept(module, body, (64, [far, wide]), bytes, out);
         if how == Names::Perhaps {
             emit(module, body, out, "and.pred", &[bad, bad, some]);

@@ -178,7 +178,9 @@ impl<'a> Values<'a> {
     }
 
     fn opaque(&self, reg: Reg) -> Value {
-        match self.is_stable[reg.index()] {
+        let ty = self.body.reg(reg).ty;
+        let is_whole = matches!(ty.bits(), 32 | 64) && (ty.is_integer() || ty.is_untyped());
+        match self.is_stable[reg.index()] && is_whole {
             true => Value { atom: Some(reg), plus: 0, bits: BITS },
             false => Value::UNKNOWN,
         }

@@ -233,7 +233,9 @@ fn is_parted(
     let Some(alike) = Alike::new(module, body, params, cfg) else { return true };
     let differs = |inst: &Inst| match lanes.mask(inst) {
         Some(Operand::Reg(reg)) => alike.differs(reg),
-        _ => false,
+        Some(Operand::Int(_) | Operand::Uint(_)) | None => false,
+        // A component of a vector.
+        Some(_) => true,
     };
     if body.insts().any(|(_, inst)| differs(inst)) {
         return true;

@@ -39,6 +39,7 @@
 mod layout;
 mod needs;
 mod roots;
+mod scopes;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -110,6 +111,10 @@ fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
         }
         return (false, refusals);
     };
+    if let Some(name) = scopes::declared_again(module, body) {
+        let register = module.text(name).to_owned();
+        refusals.push(Refusal { pos: function.pos, reason: Reason::DeclaredAgain { register } });
+    }
     for (_, inst) in body.insts() {
         match needs(module, body, inst) {
             Ok(needs) if needs.is_empty() && module.form(inst).op != Op::Brx => {}

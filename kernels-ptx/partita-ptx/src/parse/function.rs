@@ -62,6 +62,7 @@ impl Parser<'_> {
             self.advance();
             end = self.body()?;
             self.settle_labels();
+            self.distinct_names(id);
             self.module.funcs[id.0 as usize].body = Some(self.body.exact());
         } else {
             self.expect(b';', "or `{` after the function's head")?;

@@ -11,6 +11,7 @@
 //!   used.
 
 mod constant;
+mod distinct;
 mod function;
 mod header;
 pub(crate) mod lexer;

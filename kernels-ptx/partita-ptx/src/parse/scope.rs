@@ -6,7 +6,8 @@
 //!
 //! A label may be used before it is defined, and an inner block's label hides an outer one even
 //! then. A use of an unknown name therefore makes a *tentative* label in the scope of the use. When
-//! the scope ends without a definition, the label becomes the enclosing scope's label of that name.
+//! the scope ends without a definition, the label becomes the nearest one of that name around it
+//! that is defined so far, or else the enclosing scope's.
 
 use std::collections::HashMap;
 
@@ -110,17 +111,30 @@ impl Scopes {
             if self.defined[label.0 as usize] {
                 continue;
             }
-            let outer = match self.inner.last() {
-                Some(inner) => inner.bound.get(&name).copied(),
-                None => self.in_function(name),
-            };
-            if let Some(Bound::Label(outer)) = outer {
+            if let Some(outer) = self.outer_label(name) {
                 self.aliases[label.0 as usize] = Some(outer);
                 self.aliased = true;
             } else {
                 self.bind_label(name, label);
             }
         }
+    }
+
+    /// The label that a name means where the scope inside ends: the nearest one that is defined so
+    /// far, also beyond scopes that use the name and define it later (as `ptxas` 13.5 binds it), or
+    /// one that the enclosing scope uses.
+    fn outer_label(&self, name: Name) -> Option<LabelId> {
+        let inner = self.inner.iter().rev().map(|inner| inner.bound.get(&name).copied());
+        let all: Vec<Option<Bound>> = inner.chain([self.in_function(name)]).collect();
+        let labels = all.iter().filter_map(|bound| match *bound {
+            Some(Bound::Label(label)) => Some(label),
+            _ => None,
+        });
+        let defined = labels.into_iter().find(|label| self.defined[label.0 as usize]);
+        defined.or_else(|| match all.first() {
+            Some(&Some(Bound::Label(label))) => Some(label),
+            _ => None,
+        })
     }
 
     fn bind_label(&mut self, name: Name, label: LabelId) {

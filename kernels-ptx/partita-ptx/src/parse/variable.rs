@@ -118,10 +118,18 @@ impl Parser<'_> {
         if level == Level::Body {
             self.scopes.hide(self.module.names.text(name));
             self.scopes.bind(name, Bound::Var(id));
-        } else {
+        } else if !self.declares_again(name, id) {
             self.scopes.bind_module(name, Bound::Var(id));
         }
         id
+    }
+
+    /// Whether a variable is only declared, and was defined before: its name goes on to mean the
+    /// definition, whose size and alignment are known.
+    fn declares_again(&self, name: Name, id: VarId) -> bool {
+        let is_declared = |id: VarId| self.module.var(id).linkage == Linkage::Extern;
+        let before = self.scopes.in_module(name);
+        is_declared(id) && matches!(before, Some(Bound::Var(known)) if !is_declared(known))
     }
 
     /// `.const[2] .align 8 .attribute(.managed) .v4 .f32`, in any order after the space.

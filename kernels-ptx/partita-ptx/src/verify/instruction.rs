@@ -5,7 +5,8 @@
 use super::{TableLabels, Verifier};
 use crate::analysis::divergence::results;
 use crate::ir::{
-    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Part, Reg, Slice, Special, Symbol, Type, VarId,
+    Base, Body, Form, Guard, Inst, Mod, Op, Operand, Part, Reg, Slice, Space, Special, Symbol,
+    Type, VarId,
 };
 
 /// The least and the greatest number of operands of an opcode; `None` when the table does not say.
@@ -87,7 +88,13 @@ enum Fit {
     AtLeast,
 }
 
-pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabels, inst: &Inst) {
+/// Checks an instruction of a body. `is_kernel`: whether it is a kernel's.
+pub(super) fn check(
+    verifier: &mut Verifier<'_>,
+    (body, is_kernel): (&Body, bool),
+    tables: &TableLabels,
+    inst: &Inst,
+) {
     let module = verifier.module;
     let form = module.form(inst);
     let operands = body.operands(inst.operands);
@@ -116,6 +123,7 @@ pub(super) fn check(verifier: &mut Verifier<'_>, body: &Body, tables: &TableLabe
         Op::Brx => checker.indexed_branch(operands, tables),
         _ => {
             checker.addresses(operands);
+            checker.spaces(form, operands, is_kernel);
             checker.components(inst.operands);
             checker.barrier(form, operands);
             checker.result(form, operands);
@@ -189,6 +197,31 @@ impl Checker<'_, '_> {
                 let name = self.verifier.module.text(register.name);
                 self.error(format!("`{name}` is no address: it needs 32 or 64 bits"));
             }
+        }
+    }
+
+    /// Accesses at which the assembler fails, and not by an error.
+    fn spaces(&mut self, form: &Form, operands: &[Operand], is_kernel: bool) {
+        let module = self.verifier.module;
+        let named = operands.iter().find_map(|operand| match *operand {
+            Operand::Mem(Base::Symbol(Symbol::Var(var)), _) => Some(module.var(var)),
+            _ => None,
+        });
+        if let Some(variable) = named {
+            let is_wrong = match form.op {
+                Op::Atom | Op::Red => variable.space == Space::Local,
+                Op::Discard | Op::Applypriority => variable.space != Space::Global,
+                _ => false,
+            };
+            if is_wrong {
+                let name = module.text(variable.name);
+                self.error(format!("`{}` reaches no memory of `{name}`'s space", self.spelling));
+            }
+        }
+        let by_register = operands.iter().any(|o| matches!(o, Operand::Mem(Base::Reg(_), _)));
+        let is_stored = form.op == Op::St && form.space().is_some_and(Space::is_param);
+        if is_kernel && is_stored && by_register {
+            self.error("a kernel's parameters are read only".to_owned());
         }
     }
 

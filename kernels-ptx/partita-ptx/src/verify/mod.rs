@@ -177,7 +177,8 @@ impl Verifier<'_> {
             match stmt {
                 Stmt::Inst(inst) => {
                     self.operands(body, inst.pos, inst.operands);
-                    instruction::check(self, body, &tables, inst);
+                    let is_kernel = function.kind == FunctionKind::Entry;
+                    instruction::check(self, (body, is_kernel), &tables, inst);
                     if self.module.form(inst).op == Op::Call {
                         self.call(body, inst);
                     }

@@ -1,0 +1,85 @@
+//! Registers that an inner scope declares again, by a range. Passes name registers of the function
+//! in inner scopes, where such a name would mean another one. The parser renames single ones.
+
+use std::collections::HashMap;
+
+use crate::ir::{Body, Module, Name, RegNames, Stmt};
+
+/// Declarations of inner scopes that are compared with all registers, at most.
+const MOST_RANGES: usize = 64;
+
+/// A register of the body whose name an inner scope may declare again.
+pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
+    let mut outermost: HashMap<Name, u16> = HashMap::new();
+    for reg in &body.regs {
+        let depth = outermost.entry(reg.name).or_insert(reg.depth);
+        *depth = reg.depth.min(*depth);
+    }
+    let (mut depth, mut ranges) = (0_u16, 0);
+    for stmt in &body.stmts {
+        let decl = match *stmt {
+            Stmt::Open => {
+                depth += 1;
+                continue;
+            }
+            Stmt::Close => {
+                depth = depth.saturating_sub(1);
+                continue;
+            }
+            Stmt::Regs(decl) if depth > 0 => &body.reg_decls[decl as usize],
+            _ => continue,
+        };
+        let is_outer = |name: &Name| outermost.get(name).is_some_and(|outer| *outer < depth);
+        for &RegNames { name, count } in &decl.names {
+            if count.is_none() {
+                if is_outer(&name) {
+                    return Some(name);
+                }
+                continue;
+            }
+            ranges += 1;
+            let stem = module.text(name);
+            let spells = |other: &&Name| {
+                let number = module.text(**other).strip_prefix(stem);
+                number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+            };
+            let hidden = outermost.keys().filter(|other| is_outer(other)).find(spells);
+            if let Some(&hidden) = hidden {
+                return Some(hidden);
+            }
+            if ranges > MOST_RANGES {
+                return Some(name);
+            }
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::declared_again;
+
+    fn of(body: &str) -> Option<String> {
+        let source = format!(
+            ".version 8.0\n.target sm_80\n.address_size 64\n.entry k() {{\n.reg .b32 %r<9>, a;\n\
+             {body}\nret;\n}}"
+        );
+        let module = crate::parse(&source).unwrap();
+        let name = declared_again(&module, module.funcs[0].body.as_ref().unwrap());
+        name.map(|name| module.text(name).to_owned())
+    }
+
+    #[test]
+    fn a_scope_may_declare_its_own_registers() {
+        let used = "mov.u32 a, 1; add.u32 %r3, a, 1;";
+        assert_eq!(
+            of(&format!("{used} {{ .reg .b32 b; mov.u32 b, 1; }} {{ .reg .f32 b; }}")),
+            None
+        );
+        assert_eq!(of(&format!("{used} {{ .reg .b32 a; mov.u32 a, 1; }}")), None);
+        // Declared, and not used.
+        assert_eq!(of(&format!("{used} {{ .reg .b64 %r3, %x<2>; }}")), Some("%r3".into()));
+        assert_eq!(of(&format!("{used} {{ {{ .reg .b32 %r<5>; }} }}")), Some("%r3".into()));
+        assert_eq!(of(&format!("{used} {{ .reg .b32 %rd<5>; }}")), None);
+    }
+}
