@@ -242,3 +242,36 @@ fn right_accesses_by_rare_words_go_through() {
         launch(&ptx, 1).unwrap_or_else(|error| panic!("{error}"));
     }
 }
+
+#[test]
+fn a_constant_is_what_its_name_means_in_the_function() {
+    // Body constants, and such as are declared behind the kernel.
+    let body = ".const .align 4 .b32 c1[4] = {1, 2, 3, 4};\n{\n.const .align 4 .b32 c2[4] = {5};\n\
+                mov.u64 %d2, c2;\n}\nmov.u64 %d3, c1;\nsetp.eq.u32 %p1, %r1, 1;\n\
+                selp.b64 %d4, %d2, %d3, %p1;\nadd.s64 %d4, %d4, %d1;\n\
+                add.s64 %d4, %d4, -1;\nld.const.u32 %r2, [%d4+4];";
+    let ptx = kernel("", body) + ".const .align 4 .b8 later[16];\n";
+    let text = partita_ptx::contain(&partita_ptx::parse(&ptx).unwrap()).module;
+    let text = partita_ptx::print(&text);
+    assert!(text.contains("%pw_wide, c1;") && text.contains("%pw_wide, c2;"), "{text}");
+    assert!(!text.contains("later;"), "no check names what comes later: {text}");
+}
+
+#[test]
+fn a_register_with_the_name_of_a_constant_needs_a_right() {
+    let reason = |body: &str| {
+        let outside = ".const .align 4 .b8 c0[4096];\n.const .align 4 .b8 c9[16];";
+        let module = partita_ptx::parse(&kernel(outside, body)).unwrap();
+        let reached = module.reach(module.kernels()[0].func).funcs;
+        partita_ptx::contain::Rights::new(&module).uncontained(&reached).map(|r| r.to_string())
+    };
+    for body in [
+        ".reg .b64 c0;\nmov.u64 c0, %d1;\nld.const.u32 %r2, [c0];",
+        "{ .reg .b64 c<10>; mov.u64 c1, 0; }",
+        "c0: mov.u32 %r2, 1;",
+    ] {
+        let reason = reason(body).unwrap_or_else(|| panic!("{body}"));
+        assert!(reason.contains("is declared again"), "{reason}");
+    }
+    assert_eq!(reason("ld.const.u32 %r2, [c0];"), None);
+}

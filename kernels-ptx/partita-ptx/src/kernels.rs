@@ -121,7 +121,7 @@ impl Module {
         let mut list = Vec::new();
         for &id in params {
             let variable = self.var(id);
-            let (size, align) = (variable.bytes().unwrap_or(0), variable.alignment());
+            let (size, align) = (variable.bytes().unwrap_or(0), variable.parameter_alignment());
             let offset = end.checked_next_multiple_of(align).unwrap_or(end);
             end = offset.saturating_add(size);
             list.push(Param { name: self.text(variable.name).to_owned(), offset, size, align });

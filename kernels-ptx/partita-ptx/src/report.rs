@@ -310,12 +310,13 @@ pub enum Reason {
         /// What it goes by.
         by: &'static str,
     },
-    /// Fence: a register whose name means another one in an inner scope.
+    /// Fence: a register whose name means another one in an inner scope. Contain: a variable of the
+    /// module whose name means something else in a function.
     #[error(
-        "`{register}` is declared again in an inner scope, where checks would name the wrong one"
+        "`{register}` is declared again in a scope inside, where checks would name the wrong one"
     )]
     DeclaredAgain {
-        /// The register.
+        /// The register, or the variable.
         register: String,
     },
     /// Fence: a call whose target is in a register.

@@ -11,16 +11,19 @@ use crate::ir::{
 /// a waiting one.
 const BUDGET: usize = 1 << 24;
 
-/// Statements that count for one, as a part of [`PERIOD`]: what a loop of more does between two
-/// looks would take longer.
-const STATEMENTS: u64 = 64;
+/// Statements that count for one, as a part of [`PERIOD`]: a loop of more statements looks in fewer
+/// rounds.
+pub(super) const STATEMENTS: u64 = 64;
+
+/// Statements in loops without a look, one behind another, at most.
+const MOST_BETWEEN: u64 = 4 * STATEMENTS * PERIOD;
 
 /// Where a body looks at the abort flag.
 pub(super) struct Looks {
     /// For each statement before which the body looks, the branch at the end of a loop: what a
     /// round counts for, as a part of [`PERIOD`].
     pub at: Vec<Option<u64>>,
-    /// The most that a call does without a look, in the same parts.
+    /// The most statements that a call of the body executes without a look.
     pub work: u64,
 }
 
@@ -32,9 +35,11 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
     let mut budget = BUDGET;
     let branches = rounds::Branches::of(module, body);
     let is_always = ends == Ends::Always;
-    // What the statements before each one do, in statements; short loops do it in all their rounds.
+    // The statements that are done before each one, those of short loops in all their rounds.
     let mut before = Vec::with_capacity(body.stmts.len());
     let mut done = 0_u64;
+    // What was done at the last loop that looks.
+    let mut looked = 0_u64;
     for (index, stmt) in body.stmts.iter().enumerate() {
         before.push(done);
         let Stmt::Inst(inst) = stmt else {
@@ -71,9 +76,12 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
                 };
                 let all = rounds.map(|rounds| rounds.saturating_mul(round));
                 let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD)
-                    && all.is_some_and(|all| all <= STATEMENTS * PERIOD);
+                    && all.is_some_and(|all| {
+                        all <= STATEMENTS * PERIOD && done - looked + all <= MOST_BETWEEN
+                    });
                 if budget < visits || is_always && !is_short || range.waits() {
                     result[index] = Some(range.counts(is_always.then_some(round)));
+                    looked = done;
                 } else if let Some(all) = all {
                     done = done.saturating_add(all);
                 }
@@ -87,7 +95,10 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
         }
     }
     let mut looks = result.iter().filter(|counts| counts.is_some()).peekable();
-    let work = done / STATEMENTS + if looks.peek().is_some() { PERIOD } else { 0 };
+    let work = match looks.peek() {
+        Some(_) => done.saturating_add(PERIOD * STATEMENTS),
+        None => done,
+    };
     for (index, inst) in body.insts().filter(|_| is_always) {
         if module.form(inst).op == Op::Brx && result[index].is_some() {
             result[index] = Some((done / STATEMENTS).clamp(1, PERIOD));

@@ -1,21 +1,20 @@
-//! How much functions do between two looks at the abort flag.
+//! The work of functions between two looks at the abort flag.
 //!
 //! Each body counts its rounds for itself. A loop that calls a function of many rounds, and a
 //! function that calls another one many times, would therefore do far more between two looks than
-//! any of them alone. The *work* of a function is the most that a call of it does without a look,
-//! in rounds of some statements. A round with calls counts for their work, and a function of
-//! [`MOST`] or more looks at its beginning.
+//! any of them alone. The *work* of a function is the most statements that a call of it executes
+//! without a look. A round with calls counts for their work, and a function of [`MOST`] or more
+//! looks at its beginning.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::loops::waits;
+use super::loops::{STATEMENTS, waits};
 use super::{Ends, PERIOD};
 use crate::analysis::hazard::callee;
 use crate::ir::{FuncId, Function, FunctionKind, Module, Op};
 
-/// The work of functions without a look at their beginning. A call of so much counts as a whole
-/// [`PERIOD`] of its caller.
-const MOST: u64 = 64 * PERIOD;
+/// The work of functions without a look at their beginning, in statements.
+const MOST: u64 = 16 * PERIOD * STATEMENTS;
 
 /// The work of a module's functions. Where grids can be ended, there is none.
 #[derive(Default)]
@@ -64,7 +63,7 @@ impl Works {
         self.recursive.contains(&id) || self.by_function.get(&id).is_some_and(|work| *work >= MOST)
     }
 
-    /// The work of a call of the function, which counts as that many statements.
+    /// The work of a call of the function, in statements.
     pub(super) fn of_call(&self, id: FuncId) -> u64 {
         match self.looks(id) {
             true => 1,
@@ -117,22 +116,46 @@ mod tests {
         };
         let text = chain(4, rounds);
         let found = works(&text, 4);
-        // The second one looks in each 1,024th round, and the third one in each 60th.
-        assert_eq!(found, [(0, false), (1024, false), (1040, false), (1040, false)]);
+        // A body with a look does 1,024 × 64 statements before it, and those of its text. The first
+        // loop looks in each 1,024th round, and those around calls of it in each round.
+        let statements = 1024 * 64;
+        let expected =
+            [1, statements + 8, 2 * statements + 15, 3 * statements + 22].map(|work| (work, false));
+        assert_eq!(found, expected);
         let stopped = cancel_with(crate::parse(&text).unwrap(), &[], Ends::Always);
         let text = crate::print(&stopped.module);
         let looks = text.lines().filter(|line| line.contains("sub.s32 %pw_rounds"));
         let counts: Vec<&str> =
             looks.filter_map(|line| line.trim_end_matches(';').rsplit(' ').next()).collect();
-        assert_eq!(counts, ["1", "17", "17"], "{text}");
+        assert_eq!(counts, ["1", "1024", "1024"], "{text}");
     }
 
     #[test]
     fn calls_in_a_row_are_multiplied() {
-        let found = works(&chain(24, |function| format!("call {function};\n").repeat(400)), 24);
-        assert_eq!(found[..2], [(0, false), (12, false)]);
+        let found = works(&chain(9, |function| format!("call {function};\n").repeat(30)), 9);
+        assert_eq!(found[..3], [(1, false), (91, false), (2791, false)]);
         assert!(found.iter().any(|(_, looks)| *looks), "{found:?}");
-        assert!(found.iter().all(|(work, _)| *work < 8 * MOST), "{found:?}");
+        assert!(found.iter().all(|(work, _)| *work < 30 * MOST), "{found:?}");
+    }
+
+    #[test]
+    fn short_loops_in_a_row_look() {
+        let loops: String = (0..100)
+            .map(|at| {
+                let long = "add.u32 %n, %n, 1;\n".repeat(60);
+                format!(
+                    "mov.u32 %i, 0;\nA{at}: {long}add.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, \
+                     1000;\n@%p bra A{at};\n"
+                )
+            })
+            .collect();
+        let source = format!(
+            ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u32 n) {{\n.reg .pred \
+             %p; .reg .b32 %i, %n;\nld.param.u32 %n, [n];\n{loops}ret;\n}}\n"
+        );
+        let stopped = cancel_with(crate::parse(&source).unwrap(), &[], Ends::Always);
+        let text = crate::print(&stopped.module);
+        assert!(text.matches("sub.s32 %pw_rounds").count() >= 15, "{text}");
     }
 
     #[test]

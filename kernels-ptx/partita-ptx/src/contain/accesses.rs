@@ -18,7 +18,7 @@ pub(super) struct Access {
     pub lanes: Option<u32>,
     /// Local memory takes no such operation.
     pub is_atomic: bool,
-    /// The hardware takes it for an address of shared memory, also where it is a generic one.
+    /// The hardware takes the address for one of shared memory, also where it is a generic one.
     pub is_shared: bool,
     /// The lines of a matrix, where the instruction has their distance.
     pub lines: Option<Lines>,
@@ -67,7 +67,7 @@ pub(super) fn accesses(module: &Module, body: &Body, inst: &Inst) -> Accesses {
             whole.into_iter().collect()
         }
         Op::Cp if form.has(Mod::Async) && !form.has(Mod::Bulk) => {
-            // It is a number, and 16 at most.
+            // The size is a number, and 16 at most.
             let bytes = match operands.get(2) {
                 Some(&(Operand::Int(bytes) | Operand::Uint(bytes))) => bytes.clamp(1, 16),
                 _ => 16,

@@ -11,10 +11,15 @@ use super::values::Values;
 use super::{Check, Regs};
 use crate::analysis::Cfg;
 use crate::carry::emit;
-use crate::ir::{Base, Body, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
+use crate::ir::{
+    Base, Body, FuncId, Inst, Item, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId,
+};
 
 /// The most arrays of a kernel whose addresses are compared.
 pub(super) const MOST_ARRAYS: usize = 4;
+/// The most constants of a module with which an address is compared; of more an address by a
+/// pointer that may name several counts as beyond.
+const MOST_CONSTANTS: usize = 32;
 
 /// The local memory that pointers of a body may name.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -128,11 +133,27 @@ pub(super) fn has_outside(module: &Module) -> bool {
 
 /// The local arrays of a body, also of scopes inside; `None` where some have no size.
 pub(super) fn arrays(module: &Module, body: &Body) -> Option<Vec<VarId>> {
-    let arrays = body.stmts.iter().filter_map(|stmt| match *stmt {
-        Stmt::Var(id) if module.var(id).space == Space::Local => Some(id),
+    let arrays = in_space(module, body, Space::Local).into_iter();
+    arrays.map(|id| module.var(id).bytes().map(|_| id)).collect()
+}
+
+/// The variables of a body in this space, also of scopes inside.
+pub(super) fn in_space(module: &Module, body: &Body, space: Space) -> Vec<VarId> {
+    let variables = body.stmts.iter().filter_map(|stmt| match *stmt {
+        Stmt::Var(id) if module.var(id).space == space => Some(id),
         _ => None,
     });
-    arrays.map(|id| module.var(id).bytes().map(|_| id)).collect()
+    variables.collect()
+}
+
+/// The constants that the module declares before a function, or one more than are compared.
+pub(super) fn constants_before(module: &Module, function: FuncId) -> Vec<VarId> {
+    let before = module.items.iter().take_while(|item| **item != Item::Function(function));
+    let constants = before.filter_map(|item| match *item {
+        Item::Variable(id) if module.var(id).space == Space::Const => Some(id),
+        _ => None,
+    });
+    constants.take(MOST_CONSTANTS + 1).collect()
 }
 
 /// Appends an address in a register, with an offset. One of 32 bits wraps.
@@ -168,7 +189,7 @@ pub(super) fn among(
     widened(module, body, regs, (reg, plus), out);
     match is_generic {
         true => emit(module, body, out, "isspacep.local", &[bad, far]),
-        // It holds: without arrays every address is beyond.
+        // This is always true: without arrays every address is beyond.
         false => emit(module, body, out, "setp.ge.u64", &[bad, far, far]),
     }
     if own.is_empty() {
@@ -200,22 +221,14 @@ pub(super) fn in_constants(
     body: &mut Body,
     regs: Regs,
     (reg, plus, bytes): (Reg, i32, u32),
+    constants: &[VarId],
     out: &mut Vec<Stmt>,
 ) {
     let [far, wide, bad] = [regs.far, regs.wide, regs.bad].map(Operand::Reg);
-    let items: Vec<VarId> = module
-        .items
-        .iter()
-        .filter_map(|item| match *item {
-            Item::Variable(id) => Some(id),
-            _ => None,
-        })
-        .collect();
     widened(module, body, regs, (reg, plus), out);
     emit(module, body, out, "setp.ge.u64", &[bad, far, far]);
-    for id in items {
-        let variable = module.var(id);
-        let (Space::Const, Some(size)) = (variable.space, variable.bytes()) else { continue };
+    for id in constants.iter().copied().filter(|_| constants.len() <= MOST_CONSTANTS) {
+        let size = module.var(id).bytes().unwrap_or(0);
         let places = Operand::Int((size + 1).saturating_sub(bytes.into()));
         emit(module, body, out, "mov.u64", &[wide, Operand::Symbol(Symbol::Var(id), 0)]);
         emit(module, body, out, "sub.s64", &[wide, far, wide]);

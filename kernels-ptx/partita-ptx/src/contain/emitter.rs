@@ -48,6 +48,8 @@ pub(super) struct Emitter<'a> {
     pub regs: Regs,
     /// The local arrays of the body.
     pub arrays: Vec<VarId>,
+    /// The constants that an address of the body may name.
+    pub constants: Vec<VarId>,
     pub locals: Locals,
     /// How generic addresses of shared memory are told.
     pub apart: Apart,
@@ -102,7 +104,7 @@ impl Emitter<'_> {
             }
             Check::Constant { reg, plus, bytes } => {
                 let access = (reg, plus, bytes);
-                arrays::in_constants(module, body, self.regs, access, out);
+                arrays::in_constants(module, body, self.regs, access, &self.constants, out);
                 1
             }
             Check::Lines { base, plus, bytes, lines } => {
@@ -199,7 +201,8 @@ impl Emitter<'_> {
         emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
     }
 
-    /// Where a variable lies, only the assembler knows.
+    /// The address of a variable is no multiple of some bytes. Only the assembler knows where it
+    /// lies.
     fn aligned_name(
         &self,
         module: &mut Module,

@@ -188,7 +188,7 @@ pub(super) fn within(
     if is_generic {
         emit(module, body, out, "and.pred", &[bad, bad, some]);
     } else {
-        // The address may be the last one of all.
+        // The end wraps behind the last addresses of all.
         emit(module, body, out, "setp.lt.or.u64", &[bad, wide, far, some]);
     }
 }

@@ -35,6 +35,7 @@ mod emitter;
 mod frames;
 mod lines;
 mod meetings;
+mod names;
 mod openings;
 mod places;
 mod rights;
@@ -116,7 +117,8 @@ pub fn contain(module: &Module) -> Rewritten {
                 None if state.has_no_locals => Locals::Own,
                 None => Locals::Unknown,
             };
-            let body = state.body(&mut out, body, (locals, apart));
+            let constants = arrays::constants_before(&out, id);
+            let body = state.body(&mut out, body, (locals, apart), constants);
             out.funcs[index].body = Some(body);
         }
     }
@@ -191,9 +193,9 @@ struct Guards {
 #[derive(Clone, Copy)]
 struct Held {
     check: Check,
-    /// It is one of the warp's first lanes.
+    /// The check is for as many of the warp's first lanes.
     lanes: Option<u32>,
-    /// It holds for threads of which the instruction's guard holds.
+    /// The check is for threads of which the instruction's guard holds.
     is_guarded: bool,
 }
 
@@ -217,20 +219,23 @@ impl State {
         module: &mut Module,
         mut body: Body,
         (locals, apart): (Locals, Apart),
+        mut constants: Vec<VarId>,
     ) -> Body {
         let (places, guards) = look(module, &body, locals);
         if places.is_empty() && guards.is_empty() {
             return body;
         }
         let arrays = arrays::arrays(module, &body).unwrap_or_default();
+        let own = arrays::in_space(module, &body, Space::Const);
+        constants.extend(&own);
+        let first = [arrays.as_slice(), &own].concat();
         let stmts = std::mem::take(&mut body.stmts);
         let mut out = Vec::with_capacity(stmts.len() + 6 * guards.len());
         // A check may stand before the place of their declarations.
-        out.extend(arrays.iter().map(|&array| Stmt::Var(array)));
+        out.extend(first.iter().map(|&array| Stmt::Var(array)));
         let regs = Regs::new(module, &mut body, &mut out);
-        let first = arrays.clone();
         let traps = [None; TRAPS.len()];
-        let mut emitter = Emitter { state: self, regs, arrays, locals, apart, traps };
+        let mut emitter = Emitter { state: self, regs, arrays, constants, locals, apart, traps };
         let mut guards = guards.into_iter().peekable();
         let is_first = |stmt: &Stmt| matches!(stmt, Stmt::Var(id) if first.contains(id));
         for (index, stmt) in stmts.into_iter().enumerate() {
@@ -412,7 +417,7 @@ fn parameter_offset(module: &Module, var: VarId) -> Option<u64> {
     let mut at = 0_u64;
     for &param in &kernel.params {
         let variable = module.var(param);
-        at = at.next_multiple_of(variable.alignment().max(1));
+        at = at.next_multiple_of(variable.parameter_alignment().max(1));
         if param == var {
             break;
         }

@@ -3,6 +3,7 @@
 
 use super::barriers::{are_loops_possible, endless_barriers};
 use super::frames::{needing, unbounded_frames};
+use super::names::Outside;
 use super::shared::foreign;
 use super::stack::unbounded_stack;
 use super::warps::{Parting, crowd};
@@ -18,6 +19,8 @@ pub struct Rights<'m> {
     needing: BTreeSet<FuncId>,
     /// The functions of kernels that name other CTAs' shared memory.
     foreign: BTreeSet<FuncId>,
+    /// The names of the module's variables, which checks use.
+    outside: Outside<'m>,
     /// Why no guard lets lanes wait in loops.
     endless: Option<Reason>,
 }
@@ -34,7 +37,7 @@ impl<'m> Rights<'m> {
             None => None,
         };
         let (parting, needing, foreign) = (Parting::new(module), needing(module), foreign(module));
-        Self { module, parting, needing, foreign, endless }
+        Self { module, parting, needing, foreign, outside: Outside::new(module), endless }
     }
 
     /// Why faults of a kernel that reaches these functions may end the GPU's context or occupy the
@@ -48,7 +51,11 @@ impl<'m> Rights<'m> {
             let instruction = module.text(form.text).to_owned();
             why(form, &instruction).map(|why| Reason::Uncontained { instruction, why })
         };
+        let hidden = functions.iter().find_map(|&id| self.outside.hidden_in(id));
+        let hidden =
+            hidden.map(|name| Reason::DeclaredAgain { register: module.text(name).to_owned() });
         unbounded_stack(module, functions)
+            .or(hidden)
             .or_else(|| unbounded_frames(module, functions, &self.needing))
             .or_else(|| endless_barriers(module, functions))
             .or_else(|| self.endless.clone().filter(|_| self.parting.is_among(functions)))
@@ -65,7 +72,7 @@ impl<'m> Rights<'m> {
         Some(Reason::Uncontained { instruction: self.name(function), why })
     }
 
-    /// What kernels that name other CTAs' shared memory call has no bounds there.
+    /// A function that kernels with names of other CTAs' shared memory call has no bounds there.
     fn shared_function(&self, functions: &BTreeSet<FuncId>) -> Option<Reason> {
         let &function = functions.intersection(&self.foreign).next()?;
         let why = "is called, too, by kernels that name other CTAs' shared memory";

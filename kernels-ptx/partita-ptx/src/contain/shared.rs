@@ -28,7 +28,7 @@ pub(super) enum Apart {
 }
 
 impl Apart {
-    /// Of bodies that no kernel with names of other CTAs' shared memory reaches.
+    /// The way of bodies that no kernel with names of other CTAs' shared memory reaches.
     pub(super) fn of(module: &Module) -> Apart {
         let is_new = module.sm().is_some_and(|sm| sm >= 90);
         if is_new && module.version >= (Version { major: 7, minor: 8 }) {
@@ -123,7 +123,7 @@ impl Emitter<'_> {
         let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
         let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
         emit(module, body, out, "mov.u32", &[end, variable]);
-        // In a cluster the bits above have the CTA's rank.
+        // In a cluster the highest 8 bits have the CTA's rank.
         let has_ranks = module.sm().is_some_and(|sm| sm >= 90);
         if has_ranks {
             emit(module, body, out, "and.b32", &[from, end, Operand::Int(0xff00_0000)]);

@@ -134,7 +134,7 @@ impl<'m> Parting<'m> {
         }
         let mut several: BTreeSet<FuncId> =
             calls.iter().filter(|(_, callers)| callers.len() > 1).map(|(&id, _)| id).collect();
-        // What they call is called from as many.
+        // A function that one of these calls is called from as many places.
         loop {
             let more = calls.iter().filter(|(id, callers)| {
                 !several.contains(id) && callers.iter().any(|caller| several.contains(caller))
@@ -234,7 +234,7 @@ fn is_parted(
     let differs = |inst: &Inst| match lanes.mask(inst) {
         Some(Operand::Reg(reg)) => alike.differs(reg),
         Some(Operand::Int(_) | Operand::Uint(_)) | None => false,
-        // A component of a vector.
+        // The mask is a component of a vector.
         Some(_) => true,
     };
     if body.insts().any(|(_, inst)| differs(inst)) {

@@ -1,12 +1,12 @@
 //! Registers that an inner scope declares again, by a range. Passes name registers of the function
 //! in inner scopes, where such a name would mean another one. The parser renames single ones.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::ir::{Body, Module, Name, RegNames, Stmt};
 
-/// Declarations of inner scopes that are compared with all registers, at most.
-const MOST_RANGES: usize = 64;
+/// Stems of ranges in inner scopes that are compared with all registers, at most.
+const MOST_STEMS: usize = 64;
 
 /// A register of the body whose name an inner scope may declare again.
 pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
@@ -15,7 +15,7 @@ pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
         let depth = outermost.entry(reg.name).or_insert(reg.depth);
         *depth = reg.depth.min(*depth);
     }
-    let (mut depth, mut ranges) = (0_u16, 0);
+    let (mut depth, mut looked) = (0_u16, HashSet::new());
     for stmt in &body.stmts {
         let decl = match *stmt {
             Stmt::Open => {
@@ -37,7 +37,9 @@ pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
                 }
                 continue;
             }
-            ranges += 1;
+            if !looked.insert((name, depth)) {
+                continue;
+            }
             let stem = module.text(name);
             let spells = |other: &&Name| {
                 let number = module.text(**other).strip_prefix(stem);
@@ -47,7 +49,7 @@ pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
             if let Some(&hidden) = hidden {
                 return Some(hidden);
             }
-            if ranges > MOST_RANGES {
+            if looked.len() > MOST_STEMS {
                 return Some(name);
             }
         }
@@ -78,7 +80,12 @@ mod tests {
         );
         assert_eq!(of(&format!("{used} {{ .reg .b32 a; mov.u32 a, 1; }}")), None);
         // Declared, and not used.
-        assert_eq!(of(&format!("{used} {{ .reg .b64 %r3, %x<2>; }}")), Some("%r3".into()));
+        assert_eq!(of(&format!("{used} {{ .reg .b64 %r3, %x<2>; }}")), None);
+        let many = "{ .reg .b32 t<3>; mov.u32 t1, 2; }\n".repeat(70);
+        assert_eq!(of(&format!("{used} {many}")), None);
+        // A range beside a single register: nobody tells whose name is whose.
+        let both = "{ .reg .b64 %r3; } { .reg .b32 %r<5>; }";
+        assert_eq!(of(&format!("{used} {both}")), Some("%r3".into()));
         assert_eq!(of(&format!("{used} {{ {{ .reg .b32 %r<5>; }} }}")), Some("%r3".into()));
         assert_eq!(of(&format!("{used} {{ .reg .b32 %rd<5>; }}")), None);
     }

@@ -96,6 +96,13 @@ impl Variable {
     pub fn alignment(&self) -> u64 {
         self.align.map_or_else(|| self.element_bytes().max(1), u64::from)
     }
+
+    /// Alignment of a kernel's parameter in bytes: at least that of an element, as `ptxas` 13.5
+    /// lays parameters out.
+    #[must_use]
+    pub fn parameter_alignment(&self) -> u64 {
+        self.alignment().max(self.element_bytes())
+    }
 }
 
 /// An initialiser.

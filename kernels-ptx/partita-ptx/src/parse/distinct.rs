@@ -66,8 +66,10 @@ impl Parser<'_> {
             }
         }
         let names = |decl: usize| self.body.reg_decls[decl].names.iter();
-        let is_range = |&(decl, _): &(usize, u16)| names(decl).any(|names| names.count.is_some());
-        if inner.is_empty() || inner.iter().any(is_range) {
+        let ranges = inner.iter().flat_map(|&(decl, _)| names(decl));
+        let ranges: HashSet<Name> =
+            ranges.filter(|names| names.count.is_some()).map(|names| names.name).collect();
+        if inner.is_empty() {
             return;
         }
         let mut outermost: HashMap<Name, u16> = HashMap::new();
@@ -79,7 +81,10 @@ impl Parser<'_> {
         for (decl, depth) in inner {
             for at in 0..self.body.reg_decls[decl].names.len() {
                 let name = self.body.reg_decls[decl].names[at].name;
-                if outermost.get(&name).is_none_or(|outer| *outer >= depth) {
+                let is_inner = outermost.get(&name).is_none_or(|outer| *outer >= depth);
+                // A range beside this scope may have the name, too.
+                let is_range = ranges.contains(&name) || self.is_element(&ranges, name);
+                if is_inner || is_range {
                     continue;
                 }
                 let fresh = *renamed.entry((name, depth)).or_insert_with(|| {

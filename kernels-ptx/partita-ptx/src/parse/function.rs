@@ -67,6 +67,7 @@ impl Parser<'_> {
         } else {
             self.expect(b';', "or `{` after the function's head")?;
         }
+        self.scopes.leave_function();
         self.module.funcs[id.0 as usize].span = (start, end);
         self.module.items.push(Item::Function(id));
         Ok(())

@@ -52,13 +52,16 @@ pub(super) struct Scopes {
     numbered: Numbered,
     /// The number of inner scopes that hide something.
     hiding: usize,
-    /// Number of the function being parsed; 0 outside.
+    /// Number of the function being parsed, or of the last one.
     epoch: u32,
+    is_inside: bool,
     tentative: Vec<(Name, LabelId)>,
     /// For a tentative label that became an outer one, the outer label.
     aliases: Vec<Option<LabelId>>,
     aliased: bool,
     defined: Vec<bool>,
+    /// In how many open inner scopes a label of the name is defined.
+    defining: HashMap<Name, u32>,
 }
 
 fn put<T: Clone>(table: &mut Vec<T>, name: Name, empty: &T, value: T) {
@@ -78,20 +81,28 @@ impl Scopes {
             numbered: Numbered::new(source_bytes / 8),
             hiding: 0,
             epoch: 0,
+            is_inside: false,
             tentative: Vec::new(),
             aliases: Vec::new(),
             aliased: false,
             defined: Vec::new(),
+            defining: HashMap::new(),
         }
+    }
+
+    pub fn leave_function(&mut self) {
+        self.is_inside = false;
     }
 
     pub fn enter_function(&mut self) {
         self.epoch += 1;
+        self.is_inside = true;
         self.inner.clear();
         self.hiding = 0;
         self.tentative.clear();
         self.aliases.clear();
         self.defined.clear();
+        self.defining.clear();
         self.aliased = false;
     }
 
@@ -107,6 +118,14 @@ impl Scopes {
     pub fn close(&mut self) {
         let Some(closed) = self.inner.pop() else { return };
         self.hiding -= usize::from(closed.hides);
+        for (name, bound) in &closed.bound {
+            if let Bound::Label(label) = *bound
+                && self.defined[label.0 as usize]
+                && let Some(count) = self.defining.get_mut(name)
+            {
+                *count -= 1;
+            }
+        }
         for (name, label) in closed.tentative {
             if self.defined[label.0 as usize] {
                 continue;
@@ -124,17 +143,21 @@ impl Scopes {
     /// far, also beyond scopes that use the name and define it later (as `ptxas` 13.5 binds it), or
     /// one that the enclosing scope uses.
     fn outer_label(&self, name: Name) -> Option<LabelId> {
-        let inner = self.inner.iter().rev().map(|inner| inner.bound.get(&name).copied());
-        let all: Vec<Option<Bound>> = inner.chain([self.in_function(name)]).collect();
-        let labels = all.iter().filter_map(|bound| match *bound {
+        let label = |bound: Option<Bound>| match bound {
             Some(Bound::Label(label)) => Some(label),
             _ => None,
-        });
-        let defined = labels.into_iter().find(|label| self.defined[label.0 as usize]);
-        defined.or_else(|| match all.first() {
-            Some(&Some(Bound::Label(label))) => Some(label),
-            _ => None,
-        })
+        };
+        let is_defined = |label: &LabelId| self.defined[label.0 as usize];
+        let of = |inner: &Inner| label(inner.bound.get(&name).copied());
+        // All scopes are searched only where one of them has it: a label then goes no further.
+        if self.defining.get(&name).is_some_and(|count| *count > 0)
+            && let Some(label) = self.inner.iter().rev().filter_map(of).find(is_defined)
+        {
+            return Some(label);
+        }
+        let function = label(self.in_function(name));
+        let enclosing = self.inner.last().map_or(function, of);
+        function.filter(is_defined).or(enclosing)
     }
 
     fn bind_label(&mut self, name: Name, label: LabelId) {
@@ -219,6 +242,14 @@ impl Scopes {
         self.module.get(name.index()).copied().flatten()
     }
 
+    /// The variable or function that the name means in an initialiser.
+    pub fn symbol(&self, name: Name) -> Option<Bound> {
+        let inner = self.inner.iter().rev().filter_map(|inner| inner.bound.get(&name).copied());
+        let function = self.in_function(name).filter(|_| self.is_inside);
+        let mut all = inner.chain(function).chain(self.in_module(name));
+        all.find(|bound| matches!(bound, Bound::Var(_) | Bound::Func(_)))
+    }
+
     /// The meaning of the name, if it is a plain name and not an element of a range that is new.
     #[inline]
     pub fn find(&self, name: Name, names: &Names) -> Found {
@@ -295,13 +326,21 @@ impl Scopes {
             Some(Bound::Label(label)) if self.defined[label.0 as usize] => Defined::Twice(label),
             Some(Bound::Label(label)) => {
                 self.defined[label.0 as usize] = true;
+                self.note_definition(name);
                 Defined::Known(label)
             }
             _ => {
                 self.new_label(next, true);
                 self.bind(name, Bound::Label(next));
+                self.note_definition(name);
                 Defined::New
             }
+        }
+    }
+
+    fn note_definition(&mut self, name: Name) {
+        if !self.inner.is_empty() {
+            *self.defining.entry(name).or_default() += 1;
         }
     }
 

@@ -362,14 +362,14 @@ impl Parser<'_> {
         if self.at(b'-') { self.integer("an offset in bytes") } else { Ok(0) }
     }
 
-    /// A variable or function of the module.
+    /// A variable or function.
     pub(super) fn module_symbol(&mut self) -> Parsed<Symbol> {
         if self.token.kind != Kind::Ident {
             return Err(self.expected("the name of a variable or function"));
         }
         let token = self.advance();
         let name = self.intern(token);
-        Ok(match self.scopes.in_module(name) {
+        Ok(match self.scopes.symbol(name) {
             Some(Bound::Var(id)) => Symbol::Var(id),
             Some(Bound::Func(id)) => Symbol::Func(id),
             _ => Symbol::Unresolved(name),
