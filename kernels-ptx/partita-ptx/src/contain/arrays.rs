@@ -185,7 +185,7 @@ pub(super) fn among(
     out: &mut Vec<Stmt>,
 ) {
     let [low, end] = [regs.low, regs.end].map(Operand::Reg);
-    let [far, wide, bad] = [regs.far, regs.wide, regs.bad].map(Operand::Reg);
+    let [far, bad] = [regs.far, regs.bad].map(Operand::Reg);
     widened(module, body, regs, (reg, plus), out);
     match is_generic {
         true => emit(module, body, out, "isspacep.local", &[bad, far]),
@@ -195,23 +195,41 @@ pub(super) fn among(
     if own.is_empty() {
         return;
     }
-    if is_generic {
-        emit(module, body, out, "cvta.to.local.u64", &[far, far]);
-        emit(module, body, out, "cvt.u32.u64", &[low, far]);
+    if !is_generic {
+        beyond_all(module, body, regs, (own, bytes), out);
+        return;
     }
+    emit(module, body, out, "cvta.to.local.u64", &[far, far]);
+    emit(module, body, out, "cvt.u32.u64", &[low, far]);
     for &array in own {
-        let size = module.var(array).bytes().unwrap_or(0);
-        let places = Operand::Int((size + 1).saturating_sub(bytes.into()));
+        let places = places(module, array, bytes);
         let array = Operand::Symbol(Symbol::Var(array), 0);
-        if is_generic {
-            emit(module, body, out, "mov.u32", &[end, array]);
-            emit(module, body, out, "sub.s32", &[end, low, end]);
-            emit(module, body, out, "setp.ge.and.u32", &[bad, end, places, bad]);
-        } else {
-            emit(module, body, out, "mov.u64", &[wide, array]);
-            emit(module, body, out, "sub.s64", &[wide, far, wide]);
-            emit(module, body, out, "setp.ge.and.u64", &[bad, wide, places, bad]);
-        }
+        emit(module, body, out, "mov.u32", &[end, array]);
+        emit(module, body, out, "sub.s32", &[end, low, end]);
+        emit(module, body, out, "setp.ge.and.u32", &[bad, end, places, bad]);
+    }
+}
+
+/// The places of a variable at which the access fits: none where it is larger than the variable.
+fn places(module: &Module, var: VarId, bytes: u32) -> Operand {
+    let size = module.var(var).bytes().unwrap_or(0);
+    Operand::Int((size + 1).saturating_sub(bytes.into()))
+}
+
+/// Appends that the address lies in none of the variables, if it was wrong before.
+fn beyond_all(
+    module: &mut Module,
+    body: &mut Body,
+    regs: Regs,
+    (all, bytes): (&[VarId], u32),
+    out: &mut Vec<Stmt>,
+) {
+    let [far, wide, bad] = [regs.far, regs.wide, regs.bad].map(Operand::Reg);
+    for &var in all {
+        let places = places(module, var, bytes);
+        emit(module, body, out, "mov.u64", &[wide, Operand::Symbol(Symbol::Var(var), 0)]);
+        emit(module, body, out, "sub.s64", &[wide, far, wide]);
+        emit(module, body, out, "setp.ge.and.u64", &[bad, wide, places, bad]);
     }
 }
 
@@ -224,15 +242,11 @@ pub(super) fn in_constants(
     constants: &[VarId],
     out: &mut Vec<Stmt>,
 ) {
-    let [far, wide, bad] = [regs.far, regs.wide, regs.bad].map(Operand::Reg);
+    let [far, bad] = [regs.far, regs.bad].map(Operand::Reg);
     widened(module, body, regs, (reg, plus), out);
     emit(module, body, out, "setp.ge.u64", &[bad, far, far]);
-    for id in constants.iter().copied().filter(|_| constants.len() <= MOST_CONSTANTS) {
-        let size = module.var(id).bytes().unwrap_or(0);
-        let places = Operand::Int((size + 1).saturating_sub(bytes.into()));
-        emit(module, body, out, "mov.u64", &[wide, Operand::Symbol(Symbol::Var(id), 0)]);
-        emit(module, body, out, "sub.s64", &[wide, far, wide]);
-        emit(module, body, out, "setp.ge.and.u64", &[bad, wide, places, bad]);
+    if constants.len() <= MOST_CONSTANTS {
+        beyond_all(module, body, regs, (constants, bytes), out);
     }
 }
 

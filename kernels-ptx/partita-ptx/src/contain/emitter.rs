@@ -210,12 +210,10 @@ impl Emitter<'_> {
         (var, plus, bytes): (VarId, u32, u32),
         out: &mut Vec<Stmt>,
     ) {
-        let [low, wide, bad] = [self.regs.low, self.regs.wide, self.regs.bad].map(Operand::Reg);
-        emit(module, body, out, "mov.u64", &[wide, Operand::Symbol(Symbol::Var(var), 0)]);
-        emit(module, body, out, "cvt.u32.u64", &[low, wide]);
-        emit(module, body, out, "add.s32", &[low, low, Operand::Int(plus.into())]);
-        emit(module, body, out, "and.b32", &[low, low, Operand::Int(u64::from(bytes) - 1)]);
-        emit(module, body, out, "setp.ne.u32", &[bad, low, Operand::Int(0)]);
+        let wide = self.regs.wide;
+        let address = Operand::Symbol(Symbol::Var(var), 0);
+        emit(module, body, out, "mov.u64", &[Operand::Reg(wide), address]);
+        self.aligned(module, body, (wide, plus, bytes), out);
     }
 
     /// The threads for which a barrier waits are not more than there are, in whole warps.

@@ -382,15 +382,21 @@ fn checks(
             Base::Symbol(Symbol::Var(var)) => {
                 let variable = module.var(var);
                 let bytes = align;
-                let is_right = plus & (align - 1) == 0;
-                let at = parameter_offset(module, var);
-                let is_aligned = at.is_none_or(|at| at.is_multiple_of(align.into()));
-                // What a call passes is laid out by the assembler.
-                let is_known = variable.alignment() >= align.into() || variable.space.is_param();
-                checks.extend(match (is_right && is_aligned, is_known) {
-                    (true, true) => None,
-                    (false, true) => Some(Check::Never { aligned: true }),
-                    (_, false) => Some(Check::AlignedName { var, plus, bytes }),
+                let is_known = variable.alignment() >= align.into();
+                let at = match is_known {
+                    true => Some(0),
+                    // What a call passes is laid out by the assembler.
+                    false if variable.space.is_param() => {
+                        Some(parameter_offset(module, var).unwrap_or(0))
+                    }
+                    false => None,
+                };
+                checks.extend(match at {
+                    Some(at) => {
+                        let is_right = (at + u64::from(plus)).is_multiple_of(align.into());
+                        (!is_right).then_some(Check::Never { aligned: true })
+                    }
+                    None => Some(Check::AlignedName { var, plus, bytes }),
                 });
             }
             Base::Symbol(_) => {}
@@ -407,9 +413,6 @@ fn checks(
 /// Where a kernel's parameter lies among all of them; `None` for other variables. Their first one
 /// is aligned for every access.
 fn parameter_offset(module: &Module, var: VarId) -> Option<u64> {
-    if !module.var(var).space.is_param() {
-        return None;
-    }
     let is_kernel = |function: &&Function| {
         function.kind == FunctionKind::Entry && function.params.contains(&var)
     };

@@ -132,18 +132,17 @@ impl<'m> Parting<'m> {
                 calls.entry(id).or_default().push(caller);
             }
         }
+        let mut calls_of: BTreeMap<FuncId, Vec<FuncId>> = BTreeMap::new();
+        for (&id, callers) in &calls {
+            callers.iter().for_each(|&caller| calls_of.entry(caller).or_default().push(id));
+        }
         let mut several: BTreeSet<FuncId> =
             calls.iter().filter(|(_, callers)| callers.len() > 1).map(|(&id, _)| id).collect();
-        // A function that one of these calls is called from as many places.
-        loop {
-            let more = calls.iter().filter(|(id, callers)| {
-                !several.contains(id) && callers.iter().any(|caller| several.contains(caller))
-            });
-            let more: Vec<FuncId> = more.map(|(&id, _)| id).collect();
-            if more.is_empty() {
-                break;
-            }
-            several.extend(more);
+        // What a function with several callers calls has as many.
+        let mut left: Vec<FuncId> = several.iter().copied().collect();
+        while let Some(caller) = left.pop() {
+            let called = calls_of.get(&caller).into_iter().flatten();
+            left.extend(called.copied().filter(|&id| several.insert(id)));
         }
         several.into_iter().find(|&id| self.known(id).meets)
     }
