@@ -191,6 +191,15 @@ fn a_kernel_that_faults_is_told_from_one_that_cannot_run() {
 }
 
 #[test]
+fn guards_of_a_real_gpu() {
+    let files = files();
+    let words = "emu run scale.ptx --kernel early --grid 1 --block 8 --form contained";
+    let words: Vec<String> = words.split(' ').map(str::to_owned).collect();
+    let output = expect(&mut run(&files, &words), 0, &[]);
+    assert!(text(&output.stdout).contains("warp instructions"), "{}", text(&output.stdout));
+}
+
+#[test]
 fn specs() {
     let output = expect(&mut partita(&["emu", "specs"]), 0, &[]);
     assert!(text(&output.stdout).contains("\ncd-search-24 "), "{}", text(&output.stdout));

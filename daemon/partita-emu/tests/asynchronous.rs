@@ -52,7 +52,7 @@ fn attempt(
 
 fn check(body: &str, input: &[u32], expect: &[u32]) {
     for timing in [Timing::On, Timing::Off] {
-        for form in [Form::Original, Form::Worker { task: 1 }, Form::Ticket] {
+        for form in [Form::Original, Form::Worker { task: 1 }, Form::Ticket, Form::Contained] {
             match attempt(body, input, expect.len(), timing, form) {
                 Ok(found) => assert_eq!(found, expect, "{timing:?} {form:?}\n{body}"),
                 Err(DirectError::NoForm { .. }) if form != Form::Original => {}

@@ -3,19 +3,25 @@
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot be set up fails")]
 
-use partita_emu::direct::{Argument, Form, Run, run};
+use partita_emu::direct::{Argument, DirectError, Form, Run, prepare, run};
 use partita_emu::{Options, Spec, Timing};
 use partita_model::Dim3;
 
 const THREADS: u32 = 64;
 
-/// Runs the kernel `test` contained, with a buffer and a number.
+/// Runs the kernel `test` with the guards of `contain` alone, whose traps the device tells.
 fn launch(ptx: &str, number: u64) -> Result<Vec<u8>, String> {
     let module = partita_ptx::parse(ptx).unwrap();
     partita_ptx::verify(&module).unwrap();
     let contained = partita_ptx::print(&partita_ptx::contain(&module).module);
-    let job = Run {
-        ptx: contained.as_str().into(),
+    let ran = run(&job(&contained, number, Form::Original));
+    ran.map(|ran| ran.buffers[0].clone()).map_err(|error| format!("{error}\n{contained}"))
+}
+
+/// A launch of the kernel `test` with a buffer and a number.
+fn job(ptx: &str, number: u64, form: Form) -> Run {
+    Run {
+        ptx: ptx.into(),
         kernel: "test".to_owned(),
         grid: Dim3::linear(1),
         block: Dim3::linear(THREADS),
@@ -24,12 +30,10 @@ fn launch(ptx: &str, number: u64) -> Result<Vec<u8>, String> {
             Argument::Buffer(vec![0; 4 * THREADS as usize]),
             Argument::Value(number.to_le_bytes().to_vec()),
         ],
-        form: Form::Original,
+        form,
         spec: Spec::named("h200").unwrap(),
         options: Options { timing: Timing::Off, seed: 1, ..Options::default() },
-    };
-    let ran = run(&job).map_err(|error| format!("{error}\n{contained}"))?;
-    Ok(ran.buffers[0].to_vec())
+    }
 }
 
 /// `%d0` is the buffer, `%d1` and `%r1` the number.
@@ -280,4 +284,34 @@ fn a_register_with_the_name_of_a_constant_needs_a_right() {
         assert!(reason.contains("is declared again"), "{reason}");
     }
     assert_eq!(reason("ld.const.u32 %r2, [c0];"), None);
+}
+
+#[test]
+fn a_contained_kernel_ends_by_its_guards_or_when_it_is_asked_to() {
+    let beyond = kernel(
+        "",
+        ".shared .align 4 .b8 sh[64];\nmov.u32 %r2, sh;\nadd.u32 %r2, %r2, \
+                             %r1;\nst.shared.u32 [%r2], %r1;\nst.global.u32 [%d0], %r1;",
+    );
+    let contained = |ptx: &str, number: u64| run(&job(ptx, number, Form::Contained));
+    assert_eq!(contained(&beyond, 4).unwrap().buffers[0][..4], [4, 0, 0, 0]);
+    for (number, wanted) in [(2, "no multiple"), (1 << 20, "beyond")] {
+        let error = contained(&beyond, number).unwrap_err();
+        assert!(matches!(error, DirectError::Ended { reason, .. } if reason.contains(wanted)));
+    }
+    let endless = job(&kernel("", "L: add.u32 %r1, %r1, 1;\nbra L;"), 0, Form::Contained);
+    const MOST: u64 = 1_000_000;
+    let error = prepare(&endless).unwrap().run_within(MOST).unwrap_err();
+    assert!(matches!(error, DirectError::TooLong { .. }), "{error}");
+    let mut asked = prepare(&endless).unwrap();
+    asked.ask_to_end().unwrap();
+    asked.run_within(MOST).unwrap();
+}
+
+/// Names of passes are not those of ranges that the program declares in inner scopes.
+#[test]
+fn a_range_in_a_scope_hides_no_fenced_address() {
+    let body = "{ .reg .b64 %pw_second<2>; st.global.u64 [%d0], %d0; st.global.u64 [%d0+8], %d1; }";
+    let ran = run(&job(&kernel("", body), 7, Form::Contained)).unwrap();
+    assert_eq!(ran.buffers[0][8..16], 7_u64.to_le_bytes());
 }

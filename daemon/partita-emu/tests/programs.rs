@@ -25,9 +25,13 @@ fn base(ptx: &str, kernel: &str) -> Run {
 fn every_way(run: &Run) -> Vec<Run> {
     let mut ways = Vec::new();
     for timing in [Timing::On, Timing::Off] {
-        for form in
-            [Form::Original, Form::Worker { task: 1 }, Form::Worker { task: 7 }, Form::Ticket]
-        {
+        for form in [
+            Form::Original,
+            Form::Worker { task: 1 },
+            Form::Worker { task: 7 },
+            Form::Ticket,
+            Form::Contained,
+        ] {
             ways.push(Run {
                 form,
                 options: Options { timing, seed: 3, ..Options::default() },

@@ -139,7 +139,7 @@ fn registers_say_where_a_thread_is() {
     let sms = 24;
     let mut checks = 0;
     for timing in [Timing::On, Timing::Off] {
-        for form in [Form::Original, Form::Worker { task: 2 }, Form::Ticket] {
+        for form in [Form::Original, Form::Worker { task: 2 }, Form::Ticket, Form::Contained] {
             let fixed: Vec<_> =
                 FIXED.into_iter().filter(|(name, _)| may_read(form, name)).collect();
             let names: Vec<_> = READ.into_iter().filter(|name| may_read(form, name)).collect();
@@ -226,7 +226,7 @@ fn forms_keep_the_alignment_of_dynamic_shared_memory() {
              ld.param.u64 %rd1, [out];\nmov.u32 %r1, dynamic;\n{instruction}\n\
              st.global.u32 [%rd1], %r1;\nret;\n}}\n"
         );
-        for form in [Form::Original, Form::Worker { task: 2 }, Form::Ticket] {
+        for form in [Form::Original, Form::Worker { task: 2 }, Form::Ticket, Form::Contained] {
             let job = Run {
                 ptx: ptx.clone().into(),
                 kernel: "where".to_owned(),
@@ -265,7 +265,7 @@ fn kernels_that_share_a_slot_keep_the_alignment_of_each() {
         &kernel("small", "mov.u32 %r1, %r2;"),
     ]
     .concat();
-    for form in [Form::Worker { task: 2 }, Form::Ticket] {
+    for form in [Form::Worker { task: 2 }, Form::Ticket, Form::Contained] {
         let job = Run {
             ptx: ptx.clone().into(),
             kernel: "where".to_owned(),

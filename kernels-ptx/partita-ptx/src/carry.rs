@@ -78,9 +78,13 @@ impl Carry {
         }
     }
 
-    /// Copies the functions that have no copy yet. Returns the new copies, which still have the
-    /// original's code with calls of their own.
-    pub fn copy(&mut self, module: &mut Module, functions: &BTreeSet<FuncId>) -> Vec<FuncId> {
+    /// Copies the functions that have no copy yet. Returns these with the new copies, which still
+    /// have the original's code with calls of their own.
+    pub fn copy(
+        &mut self,
+        module: &mut Module,
+        functions: &BTreeSet<FuncId>,
+    ) -> Vec<(FuncId, FuncId)> {
         let mut new = Vec::new();
         for &id in functions {
             if self.copies.contains_key(&id) {
@@ -94,14 +98,9 @@ impl Carry {
             }
             self.additions.declare(module, copy);
             self.copies.insert(id, copy);
-            new.push(copy);
+            new.push((id, copy));
         }
         new
-    }
-
-    /// The function of which this is the copy.
-    pub fn original(&self, copy: FuncId) -> Option<FuncId> {
-        self.copies.iter().find(|(_, known)| **known == copy).map(|(&id, _)| id)
     }
 
     /// Adds the registers to a body and loads them from `params`, which are the last ones of the

@@ -107,6 +107,9 @@ enum FormName {
     Worker,
     /// CTAs that claim one CTA of the kernel each, launched in waves.
     Ticket,
+    /// The kernel with the code that `guards=strict` adds on a real GPU. A fault ends only the
+    /// launch.
+    Contained,
 }
 
 /// What the command tells of a run. The field names are those of the JSON.
@@ -152,6 +155,7 @@ impl RunArgs {
             FormName::Original => Form::Original,
             FormName::Worker => Form::Worker { task: MOST_TASK_CTAS },
             FormName::Ticket => Form::Ticket,
+            FormName::Contained => Form::Contained,
         };
         let timing = if self.no_timing { Timing::Off } else { Timing::On };
         let memory = if self.weak { MemoryOrder::Weak } else { MemoryOrder::InOrder };
@@ -183,10 +187,12 @@ impl RunArgs {
                 Failure::located(format!("{}:{gap}{message}", files::shown(&self.file)))
             }
             DirectError::Fault(fault) if self.form != FormName::Original => {
-                let pass = if self.form == FormName::Worker { "worker" } else { "ticket" };
-                Failure::new(format!(
-                    "{fault} (lines are those of `partita ptx rewrite --pass {pass}`)"
-                ))
+                let text = match self.form {
+                    FormName::Worker => "`partita ptx rewrite --pass worker`",
+                    FormName::Ticket => "`partita ptx rewrite --pass ticket`",
+                    FormName::Contained | FormName::Original => "the kernel with its guards",
+                };
+                Failure::new(format!("{fault} (lines are those of {text})"))
             }
             error => Failure::new(error.to_string()),
         }

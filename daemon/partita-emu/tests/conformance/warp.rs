@@ -68,7 +68,7 @@ fn votes() {
 /// `active & mask` as those who count for `all` and `uni`.
 #[test]
 fn votes_of_outsiders() {
-    let mut table = Table::new("votes of lanes outside of their masks");
+    let mut table = Table::of_outsiders("votes of lanes outside of their masks");
     let without: [fn(u32) -> u32; 5] = [
         |lane| !(1 << lane),
         |lane| 1 << (lane ^ 1),

@@ -106,6 +106,7 @@ fn check(program: &Program) -> Result<(), TestCaseError> {
         (Form::Worker { task: 1 }, Timing::Off),
         (Form::Worker { task: 2 }, Timing::On),
         (Form::Ticket, Timing::Off),
+        (Form::Contained, Timing::Off),
     ] {
         if let Some(difference) = differs(program, &text, &wanted, form, timing) {
             return Err(TestCaseError::fail(format!(

@@ -7,6 +7,8 @@ use crate::ir::{
     Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol,
 };
 
+use std::cmp::Reverse;
+
 /// Statements that the search for loops visits in one body at most; beyond it every loop counts as
 /// a waiting one.
 const BUDGET: usize = 1 << 24;
@@ -15,16 +17,27 @@ const BUDGET: usize = 1 << 24;
 /// rounds.
 pub(super) const STATEMENTS: u64 = 64;
 
-/// Statements in loops without a look, one behind another, at most.
-const MOST_BETWEEN: u64 = 4 * STATEMENTS * PERIOD;
+/// Statements that a body executes in short loops and in calls without a look, at most.
+const MOST_WITHOUT: u64 = 4 * STATEMENTS * PERIOD;
 
 /// Where a body looks at the abort flag.
 pub(super) struct Looks {
-    /// For each statement before which the body looks, the branch at the end of a loop: what a
-    /// round counts for, as a part of [`PERIOD`].
+    /// For each statement before which the body looks, the branch at the end of a loop or what
+    /// begins a call: what it counts for, as a part of [`PERIOD`].
     pub at: Vec<Option<u64>>,
     /// The most statements that a call of the body executes without a look.
     pub work: u64,
+}
+
+/// A short loop or a call, which need not look.
+struct Unlooked {
+    /// The first statement.
+    from: usize,
+    /// Where it would look, and what that would count for.
+    at: usize,
+    counts: u64,
+    /// The statements that it executes, beside those of the text.
+    work: u64,
 }
 
 /// Finds the loops of a body that look, and its work. Where grids cannot be ended, `nanosleep`
@@ -38,8 +51,8 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
     // The statements that are done before each one, those of short loops in all their rounds.
     let mut before = Vec::with_capacity(body.stmts.len());
     let mut done = 0_u64;
-    // What was done at the last loop that looks.
-    let mut looked = 0_u64;
+    // In the order of the text; none lies in another one.
+    let mut unlooked: Vec<Unlooked> = Vec::new();
     for (index, stmt) in body.stmts.iter().enumerate() {
         before.push(done);
         let Stmt::Inst(inst) = stmt else {
@@ -53,7 +66,12 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
         if op == Op::Call {
             let called = callee(body.operands(inst.operands));
             let called = called.and_then(|id| module.definition(id));
-            done = done.saturating_add(called.map_or(0, |id| works.of_call(id)));
+            let work = called.map_or(0, |id| works.of_call(id));
+            done = done.saturating_add(work);
+            if work > 1 {
+                let at = beginning(module, body, index);
+                unlooked.push(Unlooked { from: at, at, counts: part(work), work });
+            }
         }
         // A frame has looks of its own; only the program's instructions have a place in its text.
         if inst.pos.line == 0 {
@@ -74,16 +92,16 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
                     true => rounds::most(module, body, &branches, (start, index)),
                     false => None,
                 };
-                let all = rounds.map(|rounds| rounds.saturating_mul(round));
+                let work = rounds.map(|rounds| rounds.saturating_mul(round));
                 let is_short = rounds.is_some_and(|rounds| rounds <= PERIOD)
-                    && all.is_some_and(|all| {
-                        all <= STATEMENTS * PERIOD && done - looked + all <= MOST_BETWEEN
-                    });
+                    && work.is_some_and(|work| work <= STATEMENTS * PERIOD);
+                let counts = range.counts(is_always.then_some(round));
                 if budget < visits || is_always && !is_short || range.waits() {
-                    result[index] = Some(range.counts(is_always.then_some(round)));
-                    looked = done;
-                } else if let Some(all) = all {
-                    done = done.saturating_add(all);
+                    result[index] = Some(counts);
+                } else if let Some(work) = work {
+                    done = done.saturating_add(work);
+                    while unlooked.pop_if(|inner| inner.from >= start).is_some() {}
+                    unlooked.push(Unlooked { from: start, at: index, counts, work });
                 }
                 budget = budget.saturating_sub(visits);
             }
@@ -94,17 +112,61 @@ pub(super) fn waits(module: &Module, body: &Body, ends: Ends, works: &Works) -> 
             _ => {}
         }
     }
-    let mut looks = result.iter().filter(|counts| counts.is_some()).peekable();
-    let work = match looks.peek() {
-        Some(_) => done.saturating_add(PERIOD * STATEMENTS),
-        None => done,
+    if is_always {
+        done = look_at_most_work(unlooked, done, &mut result);
+    }
+    let work = match result.iter().any(Option::is_some) {
+        true => done.saturating_add(PERIOD * STATEMENTS),
+        false => done,
     };
     for (index, inst) in body.insts().filter(|_| is_always) {
         if module.form(inst).op == Op::Brx && result[index].is_some() {
-            result[index] = Some((done / STATEMENTS).clamp(1, PERIOD));
+            result[index] = Some(part(done));
         }
     }
     Looks { at: result, work }
+}
+
+/// Lets loops and calls look, those with the most work first, until the rest has no more work than
+/// a body may have. A look elsewhere helps nothing: control may go past it. Returns the statements
+/// that the body executes without a look.
+fn look_at_most_work(mut unlooked: Vec<Unlooked>, all: u64, result: &mut [Option<u64>]) -> u64 {
+    let mut left = unlooked.iter().fold(0_u64, |sum, one| sum.saturating_add(one.work));
+    let mut done = all;
+    unlooked.sort_by_key(|one| Reverse(one.work));
+    for Unlooked { at, counts, work, .. } in unlooked {
+        if left <= MOST_WITHOUT {
+            break;
+        }
+        result[at] = result[at].max(Some(counts));
+        (left, done) = (left.saturating_sub(work), done.saturating_sub(work));
+    }
+    done
+}
+
+/// The first statement of a call: the first store of one of its arguments, which must stay in the
+/// call's own block, or the call itself.
+fn beginning(module: &Module, body: &Body, call: usize) -> usize {
+    let mut first = call;
+    for at in (0..call).rev() {
+        match &body.stmts[at] {
+            Stmt::Inst(inst) => match module.form(inst).op {
+                Op::St if module.access_space(body, inst).is_some_and(Space::is_param) => {
+                    first = at
+                }
+                Op::Call | Op::Bra | Op::Brx => break,
+                _ => {}
+            },
+            Stmt::Label(_) => break,
+            _ => {}
+        }
+    }
+    first
+}
+
+/// What so many statements count for, as a part of [`PERIOD`].
+fn part(statements: u64) -> u64 {
+    statements.div_ceil(STATEMENTS).clamp(1, PERIOD)
 }
 
 /// The statements from a label to a branch back to it.
@@ -139,7 +201,7 @@ impl Loop<'_> {
         let has = |op: Op| self.insts().any(|inst| self.module.form(inst).op == op);
         let least = if has(Op::Atom) { PERIOD / TRIES } else { 1 };
         match round {
-            Some(round) => round.div_ceil(STATEMENTS).clamp(least, PERIOD),
+            Some(round) => part(round).max(least),
             None if has(Op::Nanosleep) => PERIOD / SLEEPS,
             None => least,
         }

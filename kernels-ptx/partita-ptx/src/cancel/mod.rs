@@ -264,8 +264,8 @@ impl<'w> Cancel<'w> {
             |(control, _)| control,
         );
         let Some(functions) = functions else { return added };
-        for copy in self.carry.copy(module, functions) {
-            self.function(module, copy);
+        for (id, copy) in self.carry.copy(module, functions) {
+            self.function(module, copy, self.works.looks(id));
         }
         let Some(mut body) = module.funcs[kernel.func.0 as usize].body.take() else { return added };
         let mut out = Vec::new();
@@ -296,13 +296,12 @@ impl<'w> Cancel<'w> {
         added
     }
 
-    fn function(&self, module: &mut Module, func: FuncId) {
+    fn function(&self, module: &mut Module, func: FuncId, begins: bool) {
         let Some(mut body) = module.funcs[func.0 as usize].body.take() else { return };
         let mut out = Vec::new();
         let [block, slot] = self.carry.load(module, func, &mut body, None, &mut out)[..] else {
             return;
         };
-        let begins = self.carry.original(func).is_some_and(|id| self.works.looks(id));
         self.body(module, &mut body, (block, slot, Slot::Register(slot)), begins, out);
         module.funcs[func.0 as usize].body = Some(body);
     }

@@ -132,30 +132,43 @@ mod tests {
 
     #[test]
     fn calls_in_a_row_are_multiplied() {
-        let found = works(&chain(9, |function| format!("call {function};\n").repeat(30)), 9);
-        assert_eq!(found[..3], [(1, false), (91, false), (2791, false)]);
-        assert!(found.iter().any(|(_, looks)| *looks), "{found:?}");
-        assert!(found.iter().all(|(work, _)| *work < 30 * MOST), "{found:?}");
+        let text = chain(9, |function| format!("call {function};\n").repeat(30));
+        let found = works(&text, 9);
+        assert_eq!(found[..4], [1, 91, 2791, 83791].map(|work| (work, false)));
+        assert!(found.iter().all(|(work, _)| *work < MOST), "{found:?}");
+        // Where calls have too much work together, all but three of them look.
+        let stopped = cancel_with(crate::parse(&text).unwrap(), &[], Ends::Always);
+        let text = crate::print(&stopped.module);
+        let looks = text.matches("sub.s32 %pw_rounds, %pw_rounds, 1024;").count();
+        assert!(looks >= 27, "{text}");
     }
 
     #[test]
     fn short_loops_in_a_row_look() {
-        let loops: String = (0..100)
-            .map(|at| {
-                let long = "add.u32 %n, %n, 1;\n".repeat(60);
+        // A loop that looks helps nothing where control goes past it.
+        let skipped = |at: i32| {
+            format!("@%p bra S{at};\nL{at}: setp.ne.u32 %p, %n, 5;\n@%p bra L{at};\nS{at}:\n")
+        };
+        for between in [&|_| String::new(), &skipped as &dyn Fn(i32) -> String] {
+            let long = "add.u32 %n, %n, 1;\n".repeat(60);
+            let one = |at: i32| {
                 format!(
                     "mov.u32 %i, 0;\nA{at}: {long}add.s32 %i, %i, 1;\nsetp.lt.s32 %p, %i, \
-                     1000;\n@%p bra A{at};\n"
+                     1000;\n@%p bra A{at};\n{}",
+                    between(at)
                 )
-            })
-            .collect();
-        let source = format!(
-            ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u32 n) {{\n.reg .pred \
-             %p; .reg .b32 %i, %n;\nld.param.u32 %n, [n];\n{loops}ret;\n}}\n"
-        );
-        let stopped = cancel_with(crate::parse(&source).unwrap(), &[], Ends::Always);
-        let text = crate::print(&stopped.module);
-        assert!(text.matches("sub.s32 %pw_rounds").count() >= 15, "{text}");
+            };
+            let loops: String = (0..100).map(one).collect();
+            let source = format!(
+                ".version 8.4\n.target sm_90\n.address_size 64\n.entry k(.param .u32 n) {{\n.reg \
+                 .pred %p; .reg .b32 %i, %n;\nld.param.u32 %n, [n];\n{loops}ret;\n}}\n"
+            );
+            let stopped = cancel_with(crate::parse(&source).unwrap(), &[], Ends::Always);
+            let text = crate::print(&stopped.module);
+            // Four loops of 63,000 statements need no look.
+            let looks = 96 + text.matches("\nL").count();
+            assert_eq!(text.matches("sub.s32 %pw_rounds").count(), looks, "{text}");
+        }
     }
 
     #[test]

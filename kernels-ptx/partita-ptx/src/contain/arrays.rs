@@ -146,14 +146,34 @@ pub(super) fn in_space(module: &Module, body: &Body, space: Space) -> Vec<VarId>
     variables.collect()
 }
 
-/// The constants that the module declares before a function, or one more than are compared.
-pub(super) fn constants_before(module: &Module, function: FuncId) -> Vec<VarId> {
-    let before = module.items.iter().take_while(|item| **item != Item::Function(function));
-    let constants = before.filter_map(|item| match *item {
-        Item::Variable(id) if module.var(id).space == Space::Const => Some(id),
-        _ => None,
-    });
-    constants.take(MOST_CONSTANTS + 1).collect()
+/// The constants that a module declares, or one more than are compared.
+pub(super) struct Constants {
+    all: Vec<VarId>,
+    /// By function, how many of them are declared before it.
+    before: Vec<usize>,
+}
+
+impl Constants {
+    pub(super) fn of(module: &Module) -> Constants {
+        let (mut all, mut before) = (Vec::new(), vec![0; module.funcs.len()]);
+        for item in &module.items {
+            match *item {
+                Item::Function(id) => before[id.0 as usize] = all.len(),
+                Item::Variable(id)
+                    if module.var(id).space == Space::Const && all.len() <= MOST_CONSTANTS =>
+                {
+                    all.push(id);
+                }
+                _ => {}
+            }
+        }
+        Constants { all, before }
+    }
+
+    /// Those that are declared before a function.
+    pub(super) fn before(&self, function: FuncId) -> Vec<VarId> {
+        self.all[..self.before[function.0 as usize]].to_vec()
+    }
 }
 
 /// Appends an address in a register, with an offset. One of 32 bits wraps.

@@ -94,7 +94,7 @@ pub(super) fn pass_down(module: &mut Module) -> BTreeMap<FuncId, Frame> {
     }
     let mut carry = Carry::new(module, &[("lowest", Type::B64), ("highest", Type::B64)]);
     for (kernel, functions) in wanted {
-        for copy in carry.copy(module, &functions) {
+        for (_, copy) in carry.copy(module, &functions) {
             frames.extend(frame(module, &carry, copy, false).map(|frame| (copy, frame)));
         }
         frames.extend(frame(module, &carry, kernel, true).map(|frame| (kernel, frame)));

@@ -102,6 +102,7 @@ pub fn contain(module: &Module) -> Rewritten {
         has_no_locals: arrays::are_none(module),
     };
     let (apart, foreign) = (Apart::of(module), shared::foreign(&out));
+    let constants = arrays::Constants::of(&out);
     for index in 0..out.funcs.len() {
         if module.stop.is_asked() {
             break;
@@ -117,8 +118,7 @@ pub fn contain(module: &Module) -> Rewritten {
                 None if state.has_no_locals => Locals::Own,
                 None => Locals::Unknown,
             };
-            let constants = arrays::constants_before(&out, id);
-            let body = state.body(&mut out, body, (locals, apart), constants);
+            let body = state.body(&mut out, body, (locals, apart), constants.before(id));
             out.funcs[index].body = Some(body);
         }
     }

@@ -3,13 +3,13 @@
 
 use std::collections::HashSet;
 
-use crate::ir::{FuncId, Item, Module, Name, RegNames, Stmt};
+use crate::ir::{FuncId, Item, Module, Name, RegNames, Stmt, range_stems};
 
 /// The names of a module's variables.
 pub(super) struct Outside<'m> {
     module: &'m Module,
     names: HashSet<Name>,
-    /// What stands before the digits at the names' ends: stems of ranges of registers.
+    /// Stems of ranges of registers that could have these names.
     stems: HashSet<&'m str>,
 }
 
@@ -20,12 +20,7 @@ impl<'m> Outside<'m> {
             _ => None,
         });
         let names: HashSet<Name> = variables.collect();
-        let mut stems = HashSet::new();
-        for &name in &names {
-            let text = module.text(name);
-            let digits = text.bytes().rev().take_while(u8::is_ascii_digit).count();
-            stems.extend((text.len() - digits..text.len()).map(|at| &text[..at]));
-        }
+        let stems = names.iter().flat_map(|&name| range_stems(module.text(name))).collect();
         Self { module, names, stems }
     }
 

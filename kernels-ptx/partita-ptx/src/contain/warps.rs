@@ -91,18 +91,25 @@ struct Known {
 /// Which functions' lanes may wait for each other for ever.
 pub(super) struct Parting<'m> {
     module: &'m Module,
-    calls: Calls<'m>,
     polled: Option<barriers::Plan>,
     known: BTreeMap<FuncId, Known>,
-    /// By function, whether it or one that it calls waits for other threads.
-    waits: BTreeMap<FuncId, bool>,
+    /// Functions that wait for other threads, themselves or in what they call.
+    waiting: BTreeSet<FuncId>,
 }
 
 impl<'m> Parting<'m> {
     pub(super) fn new(module: &'m Module) -> Self {
-        let (known, waits) = (BTreeMap::new(), BTreeMap::new());
+        let functions: BTreeSet<FuncId> = (0..).map(FuncId).take(module.funcs.len()).collect();
+        let waits = |body: &Body| {
+            let mut insts = body.insts();
+            insts.any(|(_, inst)| sync_of(module, body, inst).is_some())
+                || module.calls_indirectly(body)
+        };
+        let own = functions.iter().copied();
+        let own = own.filter(|&id| module.func(id).body.as_ref().is_some_and(waits)).collect();
+        let waiting = Calls::new(module).callers(&functions, &own);
         let polled = barriers::Plan::of_module(module);
-        Self { module, calls: Calls::new(module), polled, known, waits }
+        Self { module, polled, known: BTreeMap::new(), waiting }
     }
 
     /// Whether guards are needed in a kernel that reaches these functions.
@@ -180,7 +187,10 @@ impl<'m> Parting<'m> {
         let mut any = false;
         for (stmt, inst) in body.insts() {
             let waits = match module.form(inst).op {
-                Op::Call => callee(body.operands(inst.operands)).is_none_or(|id| self.waits(id)),
+                Op::Call => callee(body.operands(inst.operands)).is_none_or(|id| {
+                    let called = module.definition(id).unwrap_or(id);
+                    self.waiting.contains(&called)
+                }),
                 _ => sync_of(module, body, inst).is_some(),
             };
             if waits && inst.guard.is_some() {
@@ -199,22 +209,6 @@ impl<'m> Parting<'m> {
         }
         let params = if is_kernel { function.params.as_slice() } else { &[] };
         any && is_parted(module, body, params, (&cfg, &waiting))
-    }
-
-    /// Whether a function, or one that it calls, waits for other threads.
-    fn waits(&mut self, id: FuncId) -> bool {
-        let module = self.module;
-        if let Some(&known) = self.waits.get(&id) {
-            return known;
-        }
-        let reached = self.calls.reach(id);
-        let known =
-            reached.indirect
-                || reached.funcs.iter().filter_map(|&id| module.func(id).body.as_ref()).any(
-                    |body| body.insts().any(|(_, inst)| sync_of(module, body, inst).is_some()),
-                );
-        self.waits.insert(id, known);
-        known
     }
 }
 

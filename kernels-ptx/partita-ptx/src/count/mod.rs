@@ -207,7 +207,7 @@ impl Count {
         kernel: &Kernel,
         functions: &BTreeSet<FuncId>,
     ) -> Vec<Param> {
-        for copy in self.carry.copy(module, functions) {
+        for (_, copy) in self.carry.copy(module, functions) {
             self.body(module, copy, None);
         }
         let offset = kernel.param_bytes.next_multiple_of(8);

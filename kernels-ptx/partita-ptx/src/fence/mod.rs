@@ -204,7 +204,7 @@ impl Fence {
         kernel: &Kernel,
         functions: &BTreeSet<FuncId>,
     ) -> Vec<Param> {
-        for copy in self.carry.copy(module, functions) {
+        for (_, copy) in self.carry.copy(module, functions) {
             self.body(module, copy, None);
         }
         let param = params::append(module, kernel.func, self.base, Type::U64);

@@ -1,21 +1,25 @@
 //! Registers that an inner scope declares again, by a range. Passes name registers of the function
 //! in inner scopes, where such a name would mean another one. The parser renames single ones.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use crate::ir::{Body, Module, Name, RegNames, Stmt};
-
-/// Stems of ranges in inner scopes that are compared with all registers, at most.
-const MOST_STEMS: usize = 64;
+use crate::ir::{Body, Module, Name, RegNames, Stmt, range_stems};
 
 /// A register of the body whose name an inner scope may declare again.
 pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
-    let mut outermost: HashMap<Name, u16> = HashMap::new();
-    for reg in &body.regs {
-        let depth = outermost.entry(reg.name).or_insert(reg.depth);
-        *depth = reg.depth.min(*depth);
+    if !body.stmts.contains(&Stmt::Open) {
+        return None;
     }
-    let (mut depth, mut looked) = (0_u16, HashSet::new());
+    let outermost = body.outermost();
+    // By the stem of a range: the outermost register that may be an element of it.
+    let mut elements: HashMap<&str, (u16, Name)> = HashMap::new();
+    for (&name, &depth) in &outermost {
+        for stem in range_stems(module.text(name)) {
+            let element = elements.entry(stem).or_insert((depth, name));
+            *element = (depth, name).min(*element);
+        }
+    }
+    let mut depth = 0_u16;
     for stmt in &body.stmts {
         let decl = match *stmt {
             Stmt::Open => {
@@ -29,28 +33,13 @@ pub(super) fn declared_again(module: &Module, body: &Body) -> Option<Name> {
             Stmt::Regs(decl) if depth > 0 => &body.reg_decls[decl as usize],
             _ => continue,
         };
-        let is_outer = |name: &Name| outermost.get(name).is_some_and(|outer| *outer < depth);
         for &RegNames { name, count } in &decl.names {
-            if count.is_none() {
-                if is_outer(&name) {
-                    return Some(name);
-                }
-                continue;
-            }
-            if !looked.insert((name, depth)) {
-                continue;
-            }
-            let stem = module.text(name);
-            let spells = |other: &&Name| {
-                let number = module.text(**other).strip_prefix(stem);
-                number.is_some_and(|number| number.bytes().all(|byte| byte.is_ascii_digit()))
+            let outer = match count {
+                None => outermost.get(&name).map(|&outer| (outer, name)),
+                Some(_) => elements.get(module.text(name)).copied(),
             };
-            let hidden = outermost.keys().filter(|other| is_outer(other)).find(spells);
-            if let Some(&hidden) = hidden {
+            if let Some((_, hidden)) = outer.filter(|(outer, _)| *outer < depth) {
                 return Some(hidden);
-            }
-            if looked.len() > MOST_STEMS {
-                return Some(name);
             }
         }
     }

@@ -4,6 +4,8 @@
 //! before what it labels. The pools (operands, registers, labels, tables) belong to the body, and a
 //! pass that replaces an instruction simply adds to them: nothing is ever renumbered.
 
+use std::collections::HashMap;
+
 use super::form::FormId;
 use super::names::Name;
 use super::operand::{Base, Operand, Slice, Symbol};
@@ -216,6 +218,16 @@ impl Body {
         reg_decls.clear();
         locs.clear();
         tables.clear();
+    }
+
+    /// The depth of the outermost register of each name.
+    pub(crate) fn outermost(&self) -> HashMap<Name, u16> {
+        let mut outermost = HashMap::new();
+        for reg in &self.regs {
+            let depth = outermost.entry(reg.name).or_insert(reg.depth);
+            *depth = reg.depth.min(*depth);
+        }
+        outermost
     }
 
     /// A copy without spare room; contents that own memory are moved.

@@ -37,6 +37,7 @@ pub use function::{
     Body, Directive, Function, FunctionKind, Guard, Inlined, Inst, Label, LabelId, Loc, Reg,
     RegDecl, RegNames, Register, Stmt, Table,
 };
+pub(crate) use names::range_stems;
 pub use names::{Name, Names};
 pub use operand::{Base, Operand, Slice, Symbol};
 pub use types::{Part, Space, Special, Type};

@@ -101,7 +101,12 @@ impl Names {
         if rest.contains('%') {
             return self.fresh(&format!("{first}{}", rest.replace('%', "$")));
         }
-        let Some(known) = self.get(stem) else { return self.intern(stem) };
+        // An inner scope may declare a range of registers later: `%s<9>` is `%s1` there.
+        let is_known = |text: &str| self.get(text).is_some();
+        if !is_known(stem) && !range_stems(stem).any(is_known) {
+            return self.intern(stem);
+        }
+        let known = self.intern(stem);
         let mut number = self.numbers.get(&known).copied().unwrap_or(0);
         loop {
             number += 1;
@@ -174,6 +179,13 @@ impl Names {
     }
 }
 
+/// The stems of the ranges of registers of which a text can spell an element: `%r<20>` has `%r12`,
+/// and so has `%r1<9>`.
+pub(crate) fn range_stems(text: &str) -> impl Iterator<Item = &str> {
+    let stem = text.trim_end_matches(|last: char| last.is_ascii_digit());
+    (stem.len()..text.len()).map(|at| &text[..at])
+}
+
 /// The slot at which the search for a hash, or for a slot's own name, begins.
 #[inline]
 const fn first_slot(hash: u64, mask: usize) -> usize {
@@ -206,5 +218,9 @@ mod tests {
         assert_eq!(names.text(fresh), "slot_1x");
         let fresh = names.fresh("%pw_of_%k");
         assert_eq!(names.text(fresh), "%pw_of_$k");
+        // An element of a range that is or will be declared.
+        names.intern("%pw_b1");
+        let fresh = ["%pw_b12", "%pw_b", "%pw_b3"].map(|stem| names.fresh(stem));
+        assert_eq!(fresh.map(|name| names.text(name)), ["%pw_b12_1x", "%pw_b", "%pw_b3_1x"]);
     }
 }

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::Parser;
-use crate::ir::{FuncId, Name, RegNames, Stmt};
+use crate::ir::{FuncId, Name, RegNames, Stmt, range_stems};
 
 impl Parser<'_> {
     /// Renames labels and variables of the body, which is `id`'s, where their names mean something
@@ -72,11 +72,7 @@ impl Parser<'_> {
         if inner.is_empty() {
             return;
         }
-        let mut outermost: HashMap<Name, u16> = HashMap::new();
-        for reg in &self.body.regs {
-            let known = outermost.entry(reg.name).or_insert(reg.depth);
-            *known = reg.depth.min(*known);
-        }
+        let outermost = self.body.outermost();
         let mut renamed: HashMap<(Name, u16), Name> = HashMap::new();
         for (decl, depth) in inner {
             for at in 0..self.body.reg_decls[decl].names.len() {
@@ -103,10 +99,9 @@ impl Parser<'_> {
 
     /// Whether a name spells an element of a range of registers.
     fn is_element(&self, ranges: &HashSet<Name>, name: Name) -> bool {
-        let text = self.module.text(name);
-        let digits = text.len() - text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-        (text.len() - digits..text.len())
-            .filter_map(|at| self.module.names.get(&text[..at]))
+        let names = &self.module.names;
+        range_stems(names.text(name))
+            .filter_map(|stem| names.get(stem))
             .any(|stem| ranges.contains(&stem))
     }
 }

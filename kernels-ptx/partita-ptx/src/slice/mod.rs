@@ -140,7 +140,7 @@ impl Slicer {
         kernel: &Kernel,
         functions: &BTreeSet<FuncId>,
     ) -> Vec<Param> {
-        for copy in self.carry.copy(module, functions) {
+        for (_, copy) in self.carry.copy(module, functions) {
             let Some(mut body) = module.funcs[copy.0 as usize].body.take() else { continue };
             let stmts = std::mem::take(&mut body.stmts);
             let mut out = Vec::with_capacity(stmts.len());

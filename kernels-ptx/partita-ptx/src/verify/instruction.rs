@@ -218,6 +218,17 @@ impl Checker<'_, '_> {
                 self.error(format!("`{}` reaches no memory of `{name}`'s space", self.spelling));
             }
         }
+        let spaces = form.mods.iter().filter_map(|part| match part {
+            Mod::Space(space) => Some(*space),
+            _ => None,
+        });
+        let spaces: Vec<Space> = spaces.collect();
+        // The other forms copy in bulk, or wait for copies.
+        let is_copy = form.op == Op::Cp && (form.has(Mod::Ca) || form.has(Mod::Cg));
+        let copies = matches!(spaces[..], [Space::Shared | Space::SharedCta, Space::Global]);
+        if is_copy && !copies {
+            self.error(format!("`{}` copies from global to shared memory only", self.spelling));
+        }
         let by_register = operands.iter().any(|o| matches!(o, Operand::Mem(Base::Reg(_), _)));
         let is_stored = form.op == Op::St && form.space().is_some_and(Space::is_param);
         if is_kernel && is_stored && by_register {

@@ -1,8 +1,11 @@
 //! One run of one kernel of a PTX text, with nothing above the device. `partita emu run`, tests and
 //! benches use it.
 
+mod forms;
+
 use crate::gpu::{EmulatedGpu, Footprint, Options};
 use crate::spec::Spec;
+use forms::{Added, Rewritten};
 use partita_device::{
     Activity, AddressRange, Device, DeviceError, Event, Fault, GridSpec, Horizon, ModuleFacts,
     Outcome, Work,
@@ -11,7 +14,7 @@ use partita_model::control::{self, Gates, Shape};
 use partita_model::{
     DeviceAddress, Dim3, GridCounters, ModuleId, Nanos, OperationId, SmSet, StreamId, WindowId,
 };
-use partita_ptx::fence::cell_bits;
+use partita_ptx::fence::{cell_bits, margin_bytes};
 use rustix::time::{ClockId, clock_gettime};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,6 +43,9 @@ pub enum Form {
     Ticket,
     /// Rewritten so that every access stays inside the window's address cell.
     Fenced,
+    /// Fenced, and rewritten so that a fault ends the launch alone and every wait can be ended, as
+    /// a device with strict guards wants it.
+    Contained,
 }
 
 /// A run.
@@ -143,9 +149,19 @@ pub enum DirectError {
     /// The kernel is at fault.
     #[error("{0}")]
     Fault(Box<Fault>),
+    /// The code that contains the kernel's faults has ended it.
+    #[error("kernel `{name}` was ended: {reason}")]
+    Ended {
+        /// The name.
+        name: String,
+        /// What it did.
+        reason: &'static str,
+    },
 }
 
 const WINDOW: WindowId = WindowId(1);
+/// The window of a contained kernel's control block.
+const CONTROL: WindowId = WindowId(2);
 const MODULE: ModuleId = ModuleId(1);
 const STREAM: StreamId = StreamId(1);
 
@@ -160,6 +176,8 @@ pub struct Prepared<'a> {
     buffers: Vec<(DeviceAddress, usize)>,
     /// The control block of a rewritten kernel.
     control: Option<DeviceAddress>,
+    /// The window's cell with the margins around it.
+    reach: AddressRange,
     /// Launches by [`Prepared::again`].
     launches: u64,
 }
@@ -204,6 +222,13 @@ impl Prepared<'_> {
         Ok(times)
     }
 
+    /// The addresses of global memory that a fenced kernel can name. Nothing of other tenants lies
+    /// there.
+    #[must_use]
+    pub fn reach(&self) -> AddressRange {
+        self.reach
+    }
+
     /// The device.
     #[must_use]
     pub fn gpu(&self) -> &EmulatedGpu {
@@ -229,23 +254,19 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         run.arguments.iter().map(|argument| room(argument).next_multiple_of(256) + 256).sum();
     // The size is a multiple of 2 MiB. The module's variables lie at the window's end.
     let window_bytes = (bytes + (256 << 20) + run.ptx.len() as u64 * 4).next_multiple_of(2 << 20);
-    let mut claimed = Dim3::linear(1);
-    let text = match run.form {
-        Form::Original => run.ptx.clone(),
-        form => {
-            let rewritten = rewrite(&run.ptx, &run.kernel, form, cell_bits(window_bytes))?;
-            claimed = rewritten.cluster;
-            rewritten.text
-        }
+    let cell_bits = cell_bits(window_bytes);
+    let rewritten = match run.form {
+        Form::Original => Rewritten::original(run.ptx.clone()),
+        form => forms::rewrite(&run.ptx, &run.kernel, form, cell_bits)?,
     };
     let base = gpu.reserve(WINDOW, window_bytes)?;
-    load(&mut gpu, &text, &run.kernel)?;
+    load(&mut gpu, &rewritten.text, &run.kernel)?;
     gpu.create_stream(STREAM)?;
 
     let mut params = Vec::new();
     let mut buffers = Vec::new();
     let mut next = base.0;
-    let layout = original_parameters(&gpu, run)?;
+    let layout = original_parameters(&gpu, run, rewritten.added.len())?;
     for (index, (argument, &(offset, size))) in run.arguments.iter().zip(&layout).enumerate() {
         let value = match argument {
             Argument::Value(value) => value.clone(),
@@ -270,34 +291,47 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         params.extend_from_slice(&value);
     }
     let mut grid = run.grid;
-    let mut control = None;
-    if run.form == Form::Fenced {
-        let bits = cell_bits(window_bytes);
-        params.resize(params.len().next_multiple_of(8), 0);
-        params.extend_from_slice(&(base.0 >> bits << bits).to_le_bytes());
-    }
     let task = match run.form {
-        Form::Original | Form::Fenced => None,
+        Form::Original | Form::Fenced | Form::Contained => None,
         Form::Worker { task } => Some(task),
         Form::Ticket => Some(1),
     };
-    if let Some(task) = task {
-        let block = AddressRange {
-            start: DeviceAddress(next.next_multiple_of(128)),
-            bytes: control::block_bytes(run.spec.sms),
+    let mut control = None;
+    let mut access = vec![AddressRange { start: base, bytes: window_bytes }];
+    for added in &rewritten.added {
+        let value = match added {
+            Added::Cell => base.0 >> cell_bits << cell_bits,
+            Added::Control => {
+                let bytes = control::block_bytes(run.spec.sms);
+                // A contained kernel may write anywhere in its own window.
+                let (window, start) = match run.form {
+                    Form::Contained => {
+                        let bytes = bytes.next_multiple_of(2 << 20);
+                        let start = gpu.reserve(CONTROL, bytes)?;
+                        access.push(AddressRange { start, bytes });
+                        (CONTROL, start)
+                    }
+                    _ => (WINDOW, DeviceAddress(next.next_multiple_of(128))),
+                };
+                let block = AddressRange { start, bytes };
+                gpu.allocate(window, block)?;
+                if let Some(task) = task {
+                    // Whole clusters claim. With several on an SM a GPC may hold fewer, and the
+                    // rest wait.
+                    let ctas = u32::try_from(rewritten.cluster.count()).unwrap_or(1);
+                    let workers = worker_count(&gpu, run).next_multiple_of(ctas);
+                    let by_place = run.form != Form::Ticket;
+                    let grids = (run.grid, rewritten.cluster);
+                    let contents = control_block(grids, task, workers, run.spec.sms, by_place);
+                    gpu.poke(block.start, &contents)?;
+                    grid = Dim3::linear(workers);
+                }
+                control = Some(block.start);
+                block.start.0
+            }
         };
-        gpu.allocate(WINDOW, block)?;
-        // Whole clusters claim. With several on an SM a GPC may hold fewer, and the rest wait.
-        let ctas = u32::try_from(claimed.count()).unwrap_or(1);
-        let workers = worker_count(&gpu, run).next_multiple_of(ctas);
-        let by_place = run.form != Form::Ticket;
-        let grids = (run.grid, claimed);
-        let contents = control_block(grids, task, workers, run.spec.sms, by_place);
-        gpu.poke(block.start, &contents)?;
         params.resize(params.len().next_multiple_of(8), 0);
-        params.extend_from_slice(&block.start.0.to_le_bytes());
-        grid = Dim3::linear(workers);
-        control = Some(block.start);
+        params.extend_from_slice(&value.to_le_bytes());
     }
     let launch = GridSpec {
         cooperative: false,
@@ -308,9 +342,12 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         block: run.block,
         dynamic_shared: run.dynamic_shared,
         params,
-        access: vec![AddressRange { start: base, bytes: window_bytes }],
+        access,
     };
-    Ok(Prepared { run, gpu, launch, buffers, control, launches: 0 })
+    let (cell, margin) = (base.0 >> cell_bits << cell_bits, margin_bytes(cell_bits));
+    let start = DeviceAddress(cell.saturating_sub(margin));
+    let reach = AddressRange { start, bytes: (1 << cell_bits) + 2 * margin };
+    Ok(Prepared { run, gpu, launch, buffers, control, reach, launches: 0 })
 }
 
 impl Prepared<'_> {
@@ -358,6 +395,7 @@ impl Prepared<'_> {
                 break;
             }
         }
+        self.ended()?;
         let mut contents = Vec::new();
         for (address, bytes) in self.buffers {
             let mut buffer = vec![0; bytes];
@@ -369,6 +407,26 @@ impl Prepared<'_> {
 }
 
 impl Prepared<'_> {
+    /// Asks a contained kernel to end as soon as it looks, before it begins.
+    ///
+    /// # Errors
+    /// [`DeviceError`].
+    pub fn ask_to_end(&mut self) -> Result<(), DeviceError> {
+        let Some(block) = self.control else { return Ok(()) };
+        self.gpu.poke(DeviceAddress(block.0 + control::ABORT), &1_u32.to_le_bytes())
+    }
+
+    /// Whether a contained kernel has told of a fault of its own.
+    fn ended(&mut self) -> Result<(), DirectError> {
+        let Some(block) = self.control else { return Ok(()) };
+        let mut fault = [0; 4];
+        self.gpu.peek(DeviceAddress(block.0 + control::FAULT), &mut fault)?;
+        match forms::reason(u32::from_le_bytes(fault)) {
+            Some(reason) => Err(DirectError::Ended { name: self.run.kernel.clone(), reason }),
+            None => Ok(()),
+        }
+    }
+
     /// CTAs that further waves of tickets must run. Each wave runs some, because all SMs are
     /// allowed.
     fn left(&mut self) -> Result<u64, DirectError> {
@@ -392,42 +450,6 @@ fn room(argument: &Argument) -> u64 {
         Argument::Value(_) => 0,
         Argument::Buffer(contents) => contents.len().max(1) as u64,
     }
-}
-
-/// A module in another form.
-struct Rewritten {
-    text: Arc<str>,
-    /// The cluster for which the kernel claims: one CTA, or what its code requires.
-    cluster: Dim3,
-}
-
-fn rewrite(ptx: &str, kernel: &str, form: Form, cell_bits: u32) -> Result<Rewritten, DirectError> {
-    let module =
-        partita_ptx::parse(ptx).map_err(|errors| DirectError::Module(errors.to_string()))?;
-    let pass = match form {
-        Form::Fenced => partita_ptx::fence,
-        Form::Ticket => partita_ptx::ticket,
-        Form::Worker { .. } | Form::Original => partita_ptx::worker,
-    };
-    let options = partita_ptx::WorkerOptions { cell_bits, ..partita_ptx::WorkerOptions::default() };
-    let rewritten = pass(&module, &options);
-    let refusals = rewritten
-        .reports
-        .iter()
-        .find(|report| report.name == kernel)
-        .map(|report| report.refusals());
-    if let Some([first, ..]) = refusals {
-        return Err(DirectError::NoForm { name: kernel.to_owned(), reason: first.to_string() });
-    }
-    let claims = |report: &&partita_ptx::KernelReport| {
-        report.name == kernel && report.rewritten().is_some_and(|rewrite| rewrite.clusters)
-    };
-    let required = rewritten.reports.iter().find(claims).and_then(|report| {
-        let kernels = module.kernels();
-        kernels.iter().find(|known| known.func == report.func)?.required_cluster
-    });
-    let cluster = required.map_or(Dim3::linear(1), |[x, y, z]| Dim3 { x, y, z });
-    Ok(Rewritten { text: partita_ptx::print(&rewritten.module).into(), cluster })
 }
 
 /// Loads the module and checks that it has the kernel.
@@ -458,14 +480,15 @@ fn load(gpu: &mut EmulatedGpu, text: &Arc<str>, kernel: &str) -> Result<ModuleFa
 }
 
 /// Offset and size of each parameter that the original kernel has.
-fn original_parameters(gpu: &EmulatedGpu, run: &Run) -> Result<Vec<(u32, u32)>, DirectError> {
+fn original_parameters(
+    gpu: &EmulatedGpu,
+    run: &Run,
+    added: usize,
+) -> Result<Vec<(u32, u32)>, DirectError> {
     let program = gpu.program(MODULE, &run.kernel);
     let mut params: Vec<(u32, u32)> = program
         .map_or(Vec::new(), |program| program.params.iter().map(|p| (p.offset, p.bytes)).collect());
-    if run.form != Form::Original {
-        // The rewriter appended one parameter.
-        params.pop();
-    }
+    params.truncate(params.len().saturating_sub(added));
     if params.len() != run.arguments.len() {
         return Err(DirectError::ArgumentCount {
             name: run.kernel.clone(),
