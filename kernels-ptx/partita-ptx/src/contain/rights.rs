@@ -86,9 +86,8 @@ impl<'m> Rights<'m> {
 
 /// What an instruction does that no guard bounds.
 fn why(form: &Form, text: &str) -> Option<&'static str> {
-    // These wait for copies, or need no byte of what they name.
-    let moves_nothing = [Mod::CommitGroup, Mod::WaitGroup, Mod::Prefetch];
-    let is_bulk = form.has(Mod::Bulk) && !moves_nothing.into_iter().any(|word| form.has(word));
+    // These wait for copies.
+    let is_bulk = form.has(Mod::Bulk) && !form.has(Mod::CommitGroup) && !form.has(Mod::WaitGroup);
     Some(match form.op {
         Op::Mbarrier => "uses an mbarrier, and nothing tells whether it was initialised",
         Op::Cp if form.has(Mod::Mbarrier) => {
@@ -96,6 +95,11 @@ fn why(form: &Form, text: &str) -> Option<&'static str> {
         }
         Op::St | Op::Red if form.has(Mod::Async) => "reaches another CTA's shared memory",
         Op::St if is_bulk => "clears as much shared memory as a register says",
+        Op::Cp if form.has(Mod::Prefetch) => "prefetches as much as a register says",
+        Op::Prefetch if form.has(Mod::Tensormap) => {
+            "takes what lies at an address for a tensor map"
+        }
+        Op::Discard | Op::Applypriority if form.space().is_none() => "may name no global memory",
         Op::Cp if is_bulk => "copies as much shared memory as a register says",
         Op::Ld | Op::St | Op::Atom | Op::Red if form.space() == Some(Space::SharedCluster) => {
             "reaches another CTA's shared memory"
@@ -139,6 +143,9 @@ mod tests {
             ("mapa.u64 %d1, %d2, 1;", "mapa.u64"),
             ("ld.shared::cluster.u32 %r1, [%r2];", "ld.shared::cluster.u32"),
             ("sust.b.1d.b32.trap [s, {%r1}], {%r2};", "sust.b.1d.b32.trap"),
+            ("cp.async.bulk.prefetch.L2.global [%d1], %r2;", "cp.async.bulk.prefetch.L2.global"),
+            ("prefetch.tensormap [%d1];", "prefetch.tensormap"),
+            ("discard.L2 [%d1], 128;", "discard.L2"),
             ("setmaxnreg.inc.sync.aligned.u32 64;", "setmaxnreg.inc.sync.aligned.u32"),
             ("barrier.cluster.arrive;\nbarrier.cluster.wait;", "barrier.cluster.arrive"),
         ] {
@@ -148,6 +155,7 @@ mod tests {
         for body in [
             "cp.async.ca.shared.global [%r1], [%d1], 16;\ncp.async.wait_all;",
             "bar.sync 0;\nbar.warp.sync 0xffffffff;",
+            "prefetch.global.L2 [%d1];\ndiscard.global.L2 [%d1], 128;",
             "cp.async.bulk.commit_group;\ncp.async.bulk.wait_group 0;",
             "ld.acquire.cluster.global.u32 %r1, [%d1];",
             "wgmma.fence.sync.aligned;\nwgmma.commit_group.sync.aligned;",

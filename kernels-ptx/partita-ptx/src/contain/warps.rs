@@ -224,13 +224,12 @@ fn is_parted(
 ) -> bool {
     let lanes = Lanes::new(module, body);
     let Some(alike) = Alike::new(module, body, params, cfg) else { return true };
-    let differs = |inst: &Inst| match lanes.mask(inst) {
-        Some(Operand::Reg(reg)) => alike.differs(reg),
-        Some(Operand::Int(_) | Operand::Uint(_)) | None => false,
-        // The mask is a component of a vector.
-        Some(_) => true,
+    // A lane that its own mask lacks may wait for lanes that did not wait for it.
+    let lacks_lanes = |inst: &Inst| match lanes.mask(inst) {
+        Some(Operand::Int(mask) | Operand::Uint(mask)) => mask & 0xffff_ffff != 0xffff_ffff,
+        mask => mask.is_some(),
     };
-    if body.insts().any(|(_, inst)| differs(inst)) {
+    if body.insts().any(|(_, inst)| lacks_lanes(inst)) {
         return true;
     }
     let any = |blocks: &[bool]| blocks.iter().zip(waiting).any(|(here, waits)| *here && *waits);
@@ -501,6 +500,8 @@ mod tests {
     #[test]
     fn lanes_that_may_wait_apart_come_together_first() {
         check("", &format!("@%p1 {EITHER}"), true);
+        check("", "shfl.sync.bfly.b32 %r2, %t, 1, 31, 1;", true);
+        check("", "mov.u32 %r1, 0xffff;\nbar.warp.sync %r1;", true);
         check("", "@%p1 shfl.sync.bfly.b32 %r2, %t, 1, 31, -1;\nbar.warp.sync -1;", true);
         check("", "shfl.sync.bfly.b32 %r2, %t, 1, 31, %t;", true);
         // A mask that is not there yet.
