@@ -6,7 +6,6 @@ use crate::analysis::hazard::callee;
 use crate::ir::{
     Base, Body, Form, Inst, Mod, Module, Op, Operand, Reg, Slice, Space, Stmt, Symbol,
 };
-
 use std::cmp::Reverse;
 
 /// Statements that the search for loops visits in one body at most; beyond it every loop counts as
@@ -164,7 +163,7 @@ fn beginning(module: &Module, body: &Body, call: usize) -> usize {
     first
 }
 
-/// What so many statements count for, as a part of [`PERIOD`].
+/// The part of [`PERIOD`] for which a number of statements counts.
 fn part(statements: u64) -> u64 {
     statements.div_ceil(STATEMENTS).clamp(1, PERIOD)
 }

@@ -170,7 +170,7 @@ impl Constants {
         Constants { all, before }
     }
 
-    /// Those that are declared before a function.
+    /// The constants that are declared before a function.
     pub(super) fn before(&self, function: FuncId) -> Vec<VarId> {
         self.all[..self.before[function.0 as usize]].to_vec()
     }

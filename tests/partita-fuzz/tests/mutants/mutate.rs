@@ -117,7 +117,7 @@ impl Text {
         }
     }
 
-    /// Registers with a stem, or labels, as the text spells them.
+    /// The words of the text for which `wanted` holds.
     fn words(&self, wanted: impl Fn(&str) -> bool) -> Vec<&str> {
         let words = self.lines.iter().flat_map(|line| words(line)).map(|(_, word)| word);
         words.filter(|word| wanted(word)).collect()
