@@ -265,7 +265,7 @@ fn ctas(status: &StatusReport) -> Vec<u64> {
 fn a_border_moves_and_a_killed_program_harms_nobody() {
     let daemon = Daemon::on_emulated_driver(&switches(WITH_HOST_MEMORY), PATIENT);
     let program = toolchain::program("poly");
-    let start = |seed: &str| Held::start(&daemon, &program, &["32768", "1000", seed]);
+    let start = |seed: &str| Held::start(&daemon, &program, &["32768", "4000", seed]);
     let first = start("1");
     daemon.wait_for("a program with work", |status| ctas(status).iter().any(|ctas| *ctas > 0));
     // While its code is loaded, the first launch leaves the device.

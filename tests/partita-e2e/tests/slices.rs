@@ -6,8 +6,9 @@ use partita_e2e::toolchain;
 
 #[test]
 fn a_neighbour_runs_in_the_midst_of_a_launch_in_slices() {
-    for (device, rounds) in [("emu:cd-search-24", "1500"), ("emu:cd-search-24,timing=off", "1500")]
-    {
+    // A block has one warp only, so it needs many rounds for minutes of work.
+    let devices = [("emu:cd-search-24", "60000"), ("emu:cd-search-24,timing=off", "400000")];
+    for (device, rounds) in devices {
         let daemon = Daemon::start(device);
         let slices = toolchain::gallery_program("slices");
         let held = Held::start(&daemon, &slices, &["128", rounds]);
