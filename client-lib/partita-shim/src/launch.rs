@@ -221,7 +221,7 @@ fn check_shared(
     let most = match mode {
         BY_ATTRIBUTE => u64::from(kernel.max_dynamic_shared.load(Ordering::Relaxed)),
         PORTABLE => facts.shared_per_cta.0.saturating_sub(kernel.facts.static_shared),
-        _ => facts.shared_per_cta_optin.0.saturating_sub(kernel.facts.static_shared),
+        _ => facts.shared_per_cta_optin.0.saturating_sub(occupancy::always_shared(&kernel.facts)),
     };
     if u64::from(dynamic_shared) > most { Err(CuError::INVALID_VALUE) } else { Ok(()) }
 }

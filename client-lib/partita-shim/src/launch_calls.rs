@@ -160,7 +160,7 @@ exports! {
         let (blocks, _) = (positive(blocks)?, positive(block_threads)?);
         let kernel = function_on(runtime, function)?;
         let free = occupancy::shared_per_cta(runtime.facts(),
-            blocks).saturating_sub(kernel.facts.static_shared);
+            blocks).saturating_sub(occupancy::always_shared(&kernel.facts));
         bytes.set(usize::try_from(free).map_err(|_| CuError::UNKNOWN)?);
         Ok(())
     }
@@ -267,7 +267,8 @@ fn set_attribute(kernel: &Function, facts: &DeviceFacts, attribute: i32, value: 
     match attribute {
         MAX_DYNAMIC_SHARED => {
             let value = u32::try_from(value).map_err(|_| CuError::INVALID_VALUE)?;
-            let most = facts.shared_per_cta_optin.0.saturating_sub(kernel.facts.static_shared);
+            let always = occupancy::always_shared(&kernel.facts);
+            let most = facts.shared_per_cta_optin.0.saturating_sub(always);
             if u64::from(value) > most {
                 return Err(CuError::INVALID_VALUE);
             }

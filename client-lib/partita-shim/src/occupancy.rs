@@ -18,11 +18,17 @@ pub fn ctas_per_sm(
     if threads == 0 || threads > kernel.max_threads.min(facts.threads_per_cta) {
         return 0;
     }
-    let shared = kernel.static_shared.saturating_add(dynamic_shared);
+    let shared = always_shared(kernel).saturating_add(dynamic_shared);
     if shared > facts.shared_per_cta_optin.0 {
         return 0;
     }
     facts.ctas_on_an_sm(threads, kernel.registers, shared)
+}
+
+/// Shared memory that a CTA has whatever the program asks for.
+#[must_use]
+pub fn always_shared(kernel: &KernelReply) -> u64 {
+    kernel.static_shared.saturating_add(kernel.hidden_shared.into())
 }
 
 /// Shared memory that each of `ctas` CTAs on one SM can have.
@@ -106,6 +112,7 @@ mod tests {
             form: String::new(),
             place: 0,
             launches: false,
+            hidden_shared: 0,
         }
     }
 

@@ -19,7 +19,7 @@ pub const SOCKET_NAME: &str = "partitad.sock";
 /// The version that this crate speaks.
 pub const PROTOCOL: Protocol = Protocol { major: 2, minor: 5 };
 /// Optional features of this crate, one bit each. A session uses those that both sides have.
-pub const FEATURES: u64 = CLUSTERS | TENSOR_MAPS | PROCESSES | NESTED;
+pub const FEATURES: u64 = CLUSTERS | TENSOR_MAPS | PROCESSES | NESTED | HIDDEN_SHARED;
 /// The feature of launches with clusters.
 pub const CLUSTERS: u64 = 1;
 /// The feature of tensor maps.
@@ -28,6 +28,8 @@ pub const TENSOR_MAPS: u64 = 2;
 pub const PROCESSES: u64 = 4;
 /// The feature of kernels that launch kernels.
 pub const NESTED: u64 = 8;
+/// The feature of kernels whose launches have more shared memory than the program asks for.
+pub const HIDDEN_SHARED: u64 = 16;
 
 const HELLO_MAGIC: u32 = u32::from_le_bytes(*b"PTHi");
 const ANSWER_MAGIC: u32 = u32::from_le_bytes(*b"PTAn");
@@ -516,7 +518,7 @@ mod tests {
 
     #[test]
     fn each_feature_has_a_bit() {
-        assert_eq!(FEATURES.count_ones(), 4);
+        assert_eq!(FEATURES.count_ones(), 5);
         assert_eq!(FEATURES & CLUSTERS & TENSOR_MAPS, 0);
     }
 

@@ -78,8 +78,8 @@ pub use client_end::{
 };
 pub use facts::{GpuOffer, MAX_GPUS};
 pub use handshake::{
-    Answer, CLUSTERS, FEATURES, GpuWish, HandshakeError, Hello, MAX_MESSAGE, NESTED, PROCESSES,
-    PROTOCOL, Protocol, Refusal, RefusalCode, SOCKET_NAME, TENSOR_MAPS, Welcome, Window,
+    Answer, CLUSTERS, FEATURES, GpuWish, HIDDEN_SHARED, HandshakeError, Hello, MAX_MESSAGE, NESTED,
+    PROCESSES, PROTOCOL, Protocol, Refusal, RefusalCode, SOCKET_NAME, TENSOR_MAPS, Welcome, Window,
 };
 pub use layout::{Layout, LayoutError, Sizes};
 pub use partita_model::ParamLayout;

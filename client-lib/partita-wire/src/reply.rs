@@ -88,6 +88,9 @@ pub struct KernelReply {
     /// Whether it may launch kernels. Its last parameter is then the address of memory of
     /// [`partita_model::nested`], and the program knows nothing of the parameter.
     pub launches: bool,
+    /// Dynamic shared memory per CTA in bytes that each launch has beside what the program asks
+    /// for. It counts where CTAs have to fit, and nowhere else.
+    pub hidden_shared: u32,
 }
 
 impl KernelReply {
@@ -127,6 +130,9 @@ const SECRET: u32 = 6;
 const OPENED: u32 = 7;
 /// A module with kernels that launch kernels, for clients with the feature `NESTED`.
 const NESTED_MODULE: u32 = 8;
+/// A module with kernels that have hidden shared memory, for clients with the feature
+/// `HIDDEN_SHARED`.
+const HIDDEN_MODULE: u32 = 9;
 
 /// Appends an outcome: the code, and then the reply or the error's text.
 pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
@@ -169,13 +175,18 @@ pub(crate) fn encode(outcome: Result<&Reply, &CallError>, into: &mut Vec<u8>) {
             writer.u64(start.0);
             writer.u64(*bytes);
         }
+        Reply::Module(module) if module.kernels.iter().any(|kernel| kernel.hidden_shared > 0) => {
+            writer.u32(HIDDEN_MODULE);
+            encode_module(module, &mut writer);
+            encode_nested(module, &mut writer);
+            for kernel in &module.kernels {
+                writer.u32(kernel.hidden_shared);
+            }
+        }
         Reply::Module(module) if module.kernels.iter().any(|kernel| kernel.launches) => {
             writer.u32(NESTED_MODULE);
             encode_module(module, &mut writer);
-            for kernel in &module.kernels {
-                writer.u32(kernel.place);
-                writer.u8(u8::from(kernel.launches));
-            }
+            encode_nested(module, &mut writer);
         }
         Reply::Module(module) => {
             writer.u32(MODULE);
@@ -212,6 +223,13 @@ fn encode_module(module: &ModuleReply, writer: &mut Writer<'_>) {
     }
 }
 
+fn encode_nested(module: &ModuleReply, writer: &mut Writer<'_>) {
+    for kernel in &module.kernels {
+        writer.u32(kernel.place);
+        writer.u8(u8::from(kernel.launches));
+    }
+}
+
 /// Reads an outcome from a private copy.
 pub(crate) fn decode(bytes: &[u8]) -> Result<Result<Reply, CallError>, MalformedReply> {
     read(bytes).map_err(|error| MalformedReply { length: bytes.len(), error: error.to_string() })
@@ -235,9 +253,14 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
         MODULE => Reply::Module(read_module(&mut reader)?),
         NESTED_MODULE => {
             let mut module = read_module(&mut reader)?;
+            read_nested(&mut module, &mut reader)?;
+            Reply::Module(module)
+        }
+        HIDDEN_MODULE => {
+            let mut module = read_module(&mut reader)?;
+            read_nested(&mut module, &mut reader)?;
             for kernel in &mut module.kernels {
-                kernel.place = reader.u32("place of a kernel")?;
-                kernel.launches = reader.u8("whether it launches kernels")? != 0;
+                kernel.hidden_shared = reader.u32("hidden shared memory")?;
             }
             Reply::Module(module)
         }
@@ -266,6 +289,14 @@ fn read(bytes: &[u8]) -> Result<Result<Reply, CallError>, BytesError> {
     Ok(Ok(reply))
 }
 
+fn read_nested(module: &mut ModuleReply, reader: &mut Reader<'_>) -> Result<(), BytesError> {
+    for kernel in &mut module.kernels {
+        kernel.place = reader.u32("place of a kernel")?;
+        kernel.launches = reader.u8("whether it launches kernels")? != 0;
+    }
+    Ok(())
+}
+
 fn read_module(reader: &mut Reader<'_>) -> Result<ModuleReply, BytesError> {
     let mut module = ModuleReply::default();
     for _ in 0..reader.count(36, "number of kernels")? {
@@ -284,6 +315,7 @@ fn read_module(reader: &mut Reader<'_>) -> Result<ModuleReply, BytesError> {
             form: reader.text(MAX_TEXT, "form")?,
             place: 0,
             launches: false,
+            hidden_shared: 0,
         });
     }
     for _ in 0..reader.count(8, "number of refused kernels")? {
@@ -315,6 +347,7 @@ mod tests {
             form: "worker".to_owned(),
             place: 0,
             launches: false,
+            hidden_shared: 0,
         };
         assert_eq!(kernel.param_bytes(), 28);
         ModuleReply {
@@ -333,6 +366,13 @@ mod tests {
         let mut module = module();
         module.kernels[0].launches = true;
         module.kernels[1].place = 7;
+        module
+    }
+
+    /// The second kernel has hidden shared memory, too.
+    fn with_hidden_shared() -> ModuleReply {
+        let mut module = with_launches();
+        module.kernels[1].hidden_shared = 6416;
         module
     }
 
@@ -355,6 +395,7 @@ mod tests {
             Reply::TensorMap(Box::new(std::array::from_fn(|byte| byte.to_le_bytes()[0]))),
             Reply::Module(ModuleReply::default()),
             Reply::Module(with_launches()),
+            Reply::Module(with_hidden_shared()),
         ];
         let error = CallError::new(700, "illegal address in kernel `k`");
         let outcomes = replies.into_iter().map(Ok).chain([Err(error)]);
@@ -367,13 +408,14 @@ mod tests {
         }
     }
 
-    /// Clients without the feature `NESTED` know nothing of the other form.
+    /// Clients without the features `NESTED` and `HIDDEN_SHARED` know nothing of the other forms.
     #[test]
-    fn a_module_without_kernels_that_launch_has_the_form_that_every_client_knows() {
+    fn a_module_that_needs_no_feature_has_the_form_that_every_client_knows() {
         let kind = |module| bytes(Ok(&Reply::Module(module)))[4..8].to_vec();
         assert_eq!(kind(module()), MODULE.to_le_bytes());
         assert_eq!(kind(ModuleReply::default()), MODULE.to_le_bytes());
         assert_eq!(kind(with_launches()), NESTED_MODULE.to_le_bytes());
+        assert_eq!(kind(with_hidden_shared()), HIDDEN_MODULE.to_le_bytes());
     }
 
     #[test]

@@ -30,16 +30,24 @@ fn kernel(body: &str) -> String {
     )
 }
 
-/// Checks the kernel as it is written, and with what `contain` makes of its barriers.
-fn check(body: &str, wanted: impl Fn(u32) -> u32) {
-    let written = kernel(body);
-    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
-    for ptx in [written, partita_ptx::print(&contained)] {
-        check_text(&ptx, &wanted);
-    }
+/// What `contain` makes of a text, and the bytes of hidden shared memory of its kernel.
+fn contained(written: &str) -> (String, u32) {
+    let contained = partita_ptx::contain(&partita_ptx::parse(written).unwrap());
+    (partita_ptx::print(&contained.module), contained.reports[0].hidden_shared)
 }
 
-fn check_text(ptx: &str, wanted: impl Fn(u32) -> u32) {
+/// Checks the kernel as it is written, and with what `contain` makes of its barriers.
+fn check(body: &str, wanted: impl Fn(u32) -> u32) {
+    check_text(&kernel(body), wanted);
+}
+
+fn check_text(written: &str, wanted: impl Fn(u32) -> u32) {
+    check_run((written, 0), &wanted);
+    let (text, hidden) = contained(written);
+    check_run((&text, hidden), &wanted);
+}
+
+fn check_run((ptx, hidden): (&str, u32), wanted: &impl Fn(u32) -> u32) {
     for timing in [Timing::On, Timing::Off] {
         for form in [Form::Original, Form::Worker { task: 1 }, Form::Ticket] {
             let job = Run {
@@ -47,7 +55,7 @@ fn check_text(ptx: &str, wanted: impl Fn(u32) -> u32) {
                 kernel: "test".to_owned(),
                 grid: Dim3::linear(1),
                 block: Dim3::linear(THREADS),
-                dynamic_shared: 0,
+                dynamic_shared: hidden,
                 arguments: vec![Argument::Buffer(vec![0; 4 * THREADS as usize])],
                 form,
                 spec: Spec::named("cd-search-24").unwrap(),
@@ -65,7 +73,7 @@ fn check_text(ptx: &str, wanted: impl Fn(u32) -> u32) {
                 .iter()
                 .map(|word| u32::from_le_bytes(*word))
                 .collect();
-            let wanted: Vec<u32> = (0..THREADS).map(&wanted).collect();
+            let wanted: Vec<u32> = (0..THREADS).map(wanted).collect();
             assert_eq!(found, wanted, "{timing:?} {form:?}\n{ptx}");
         }
     }
@@ -208,9 +216,7 @@ fn votes_of_several_barriers_in_rounds() {
     .join("\n");
     let counted: u32 = (0..10).map(|k| (13 * k).min(if k < 5 { 128 } else { 96 })).sum();
     check(&body, |thread| if thread < 96 { counted + 10 + 6 } else { 0 });
-    let written = kernel(&body);
-    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
-    assert!(!partita_ptx::print(&contained).contains(".red.and"));
+    assert!(!contained(&kernel(&body)).0.contains(".red.and"));
 }
 
 /// Barriers without a count at which threads could wait for each other: `contain` makes loops of
@@ -272,10 +278,7 @@ fn a_function_has_barriers() {
         %at, 64;\nret;\n}\n.visible .entry test";
     let body = exchange("shr.u32 %r4, %w, 1;\ncall meet, (%w, %r4);", "32");
     let written = kernel(&body).replace(".visible .entry test", function);
-    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
-    for ptx in [written, partita_ptx::print(&contained)] {
-        check_text(&ptx, |thread| thread ^ 32);
-    }
+    check_text(&written, |thread| thread ^ 32);
 }
 
 /// Some threads exit in a function. The other threads do not wait for them.
@@ -289,10 +292,7 @@ fn threads_exit_in_a_function() {
         %r3, [%r2];\nsetp.eq.u32 %p4, %r1, 7;\n@%p4 mov.u32 %r3, 7;\nbar.red.popc.u32 %r4, 2, \
         %p4;\nadd.u32 %r3, %r3, %r4;\nst.global.u32 [%x1], %r3;";
     let written = kernel(body).replace(".visible .entry test", function);
-    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
-    for ptx in [written, partita_ptx::print(&contained)] {
-        check_text(&ptx, |thread| if thread < 80 && thread != 7 { 80 - thread } else { 0 });
-    }
+    check_text(&written, |thread| if thread < 80 && thread != 7 { 80 - thread } else { 0 });
 }
 
 /// A constant may be the vote.
@@ -327,7 +327,6 @@ fn threads_of_a_warp_come_apart() {
         // Another barrier, so that `contain` polls those without a count.
         let body = format!("barrier.sync 1;\n{body}");
         check(&body, |thread| wanted(thread).unwrap_or(0));
-        let contained = partita_ptx::contain(&partita_ptx::parse(&kernel(&body)).unwrap()).module;
-        assert!(!partita_ptx::print(&contained).contains(wait));
+        assert!(!contained(&kernel(&body)).0.contains(wait));
     }
 }

@@ -13,8 +13,10 @@ const THREADS: u32 = 64;
 fn launch(ptx: &str, number: u64) -> Result<Vec<u8>, String> {
     let module = partita_ptx::parse(ptx).unwrap();
     partita_ptx::verify(&module).unwrap();
-    let contained = partita_ptx::print(&partita_ptx::contain(&module).module);
-    let ran = run(&job(&contained, number, Form::Original));
+    let contained = partita_ptx::contain(&module);
+    let dynamic_shared = contained.reports[0].hidden_shared;
+    let contained = partita_ptx::print(&contained.module);
+    let ran = run(&Run { dynamic_shared, ..job(&contained, number, Form::Original) });
     ran.map(|ran| ran.buffers[0].clone()).map_err(|error| format!("{error}\n{contained}"))
 }
 

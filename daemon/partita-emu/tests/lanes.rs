@@ -20,38 +20,48 @@ fn kernel(body: &str) -> String {
     )
 }
 
-fn results(ptx: &str, threads: u32, timing: Timing, form: Form) -> Option<Vec<u8>> {
-    let job = Run {
+/// What `contain` makes of a text, and the bytes of hidden shared memory of its kernel.
+fn contained(written: &str) -> (String, u32) {
+    let contained = partita_ptx::contain(&partita_ptx::parse(written).unwrap());
+    let text = partita_ptx::print(&contained.module);
+    assert!(text.contains("pw_lanes"), "{text}");
+    (text, contained.reports[0].hidden_shared)
+}
+
+/// A launch with so many bytes of dynamic shared memory.
+fn job((ptx, dynamic_shared): (&str, u32), threads: u32, timing: Timing, form: Form) -> Run {
+    Run {
         ptx: ptx.into(),
         kernel: "test".to_owned(),
         grid: Dim3::linear(3),
         block: Dim3::linear(threads),
-        dynamic_shared: 0,
+        dynamic_shared,
         arguments: vec![Argument::Buffer(vec![0; 4 * threads as usize])],
         form,
         spec: Spec::named("cd-search-24").unwrap(),
         options: Options { timing, seed: 1, ..Options::default() },
-    };
-    match run(&job) {
+    }
+}
+
+fn results(text: (&str, u32), threads: u32, timing: Timing, form: Form) -> Option<Vec<u8>> {
+    match run(&job(text, threads, timing, form)) {
         Ok(ran) => Some(ran.buffers[0].to_vec()),
         // Not every kernel has one.
         Err(DirectError::NoForm { .. }) if form != Form::Original => None,
-        Err(error) => panic!("{timing:?} {form:?}: {error}\n{ptx}"),
+        Err(error) => panic!("{timing:?} {form:?}: {error}\n{}", text.0),
     }
 }
 
 /// Runs the kernel as it is written and contained, with whole warps and without.
 fn check(body: &str) {
     let written = kernel(body);
-    let contained = partita_ptx::contain(&partita_ptx::parse(&written).unwrap()).module;
-    let contained = partita_ptx::print(&contained);
-    assert!(contained.contains("pw_lanes"), "{contained}");
+    let (contained, hidden) = contained(&written);
     for threads in [96, 77, 1024] {
-        let wanted = results(&written, threads, Timing::Off, Form::Original).unwrap();
+        let wanted = results((&written, 0), threads, Timing::Off, Form::Original).unwrap();
         assert!(wanted.iter().any(|byte| *byte != 0));
         for timing in [Timing::On, Timing::Off] {
             for form in [Form::Original, Form::Worker { task: 1 }, Form::Ticket] {
-                let found = results(&contained, threads, timing, form);
+                let found = results((&contained, hidden), threads, timing, form);
                 let is_same = found.is_none_or(|found| found == wanted);
                 assert!(is_same, "{threads} {timing:?} {form:?}\n{contained}");
             }
@@ -131,10 +141,42 @@ fn lanes_wait_in_a_function() {
                     .reg .b32 %r<4>;\nshfl.sync.bfly.b32 %r1, %a, 4, 0x1f, %m;\n\
                     add.u32 %s, %r1, %a;\nret;\n}\n.visible .entry test";
     let text = kernel(body).replacen(".visible .entry test", function, 1);
-    let contained = partita_ptx::contain(&partita_ptx::parse(&text).unwrap()).module;
-    let contained = partita_ptx::print(&contained);
-    assert!(contained.contains("pw_lanes"), "{contained}");
-    let [written, contained] =
-        [text, contained].map(|text| results(&text, 96, Timing::On, Form::Original).unwrap());
+    let [written, contained] = [(text.clone(), 0), contained(&text)]
+        .map(|(text, hidden)| results((&text, hidden), 96, Timing::On, Form::Original).unwrap());
     assert_eq!(written, contained);
+}
+
+/// The words of the lanes lie behind what the launch asked for: a program fills all of its shared
+/// memory, static and dynamic, finds the sizes that it asked for, and does not reach the words.
+#[test]
+fn words_lie_behind_the_shared_memory_of_the_program() {
+    const DYNAMIC: u32 = 300;
+    // Threads fill what comes from `all` on, up to `past` bytes behind the dynamic memory.
+    let body = |past: u32| {
+        let fill = "FILL: st.shared.u32 [%r4], %r4; add.u32 %r4, %r4, 384; setp.lt.u32 %p2, %r4, \
+                    %r3; @%p2 bra FILL;";
+        let meet = "setp.lt.u32 %p1, %lane, 11; @%p1 bra LOW; shfl.sync.idx.b32 %r5, %t, 20, \
+                    0x1f, 0xfffff800; bra JOIN; LOW: redux.sync.max.u32 %r5, %t, 0x7ff; JOIN:";
+        format!(
+            ".shared .align 4 .b8 all[47008]; mov.u32 %r1, %dynamic_smem_size; mov.u32 %r2, \
+             %total_smem_size; shl.b32 %r2, %r2, 16; or.b32 %v, %r1, %r2; mov.u32 %r3, words; \
+             add.u32 %r3, %r3, %r1; add.u32 %r3, %r3, {past}; mov.u32 %r4, all; mad.lo.u32 %r4, \
+             %t, 4, %r4;\n{fill}\n{meet}\n"
+        )
+    };
+    let text = |past| {
+        let extern_array = ".extern .shared .align 4 .b8 words[];\n.visible .entry test";
+        kernel(&body(past)).replacen(".visible .entry test", extern_array, 1)
+    };
+    let launched = |past, form| {
+        let mut job = job((&text(past), DYNAMIC), 96, Timing::Off, form);
+        job.grid = Dim3::linear(1);
+        job.spec = Spec::named("h200").unwrap();
+        run(&job)
+    };
+    let wanted = launched(0, Form::Original).unwrap().buffers;
+    assert_eq!(wanted[0][..4], (DYNAMIC | (47008 + DYNAMIC) << 16).to_le_bytes());
+    assert_eq!(launched(0, Form::Contained).unwrap().buffers, wanted);
+    let error = launched(384, Form::Contained).unwrap_err();
+    assert!(matches!(error, DirectError::Ended { .. }), "{error}");
 }

@@ -127,6 +127,9 @@ pub struct PreparedKernel {
     pub counting: Option<Arc<str>>,
     /// Its `slice` form, for launches that would run alone. `None`: such launches run whole.
     pub slice: Option<Slice>,
+    /// Bytes of dynamic shared memory that each launch of its entries has beside what the program
+    /// asks for, for words of its guards.
+    pub hidden_shared: u32,
     /// Whether the kernel has a better form, which is prepared when the kernel is first launched
     /// ([`crate::Action::PrepareForms`]).
     pub later: bool,

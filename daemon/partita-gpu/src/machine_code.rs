@@ -68,6 +68,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 awaits: false,
                 follows: false,
                 gives_up: false,
+                hidden_shared: 0,
                 loops: true,
                 counting: None,
                 slice: None,

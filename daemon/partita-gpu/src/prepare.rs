@@ -151,6 +151,8 @@ pub struct KernelShape {
     /// Static shared memory that the form adds to the program's own in what the engine tells of the
     /// kernel.
     pub shared_added: u64,
+    /// Dynamic shared memory that each launch has beside what the program asks for.
+    pub hidden_shared: u32,
     /// Whether it may launch kernels.
     pub launches: bool,
 }
@@ -436,8 +438,8 @@ DONE:
             panic!("no worker reads %gridid")
         };
         assert!(reason.contains("line 32") && reason.contains("%gridid"), "{reason}");
-        let worker = KernelShape { form: "worker", shared_added: 48, launches: false };
-        let original = KernelShape { form: "original", shared_added: 0, launches: false };
+        let worker = KernelShape { form: "worker", shared_added: 48, ..KernelShape::default() };
+        let original = KernelShape { form: "original", ..KernelShape::default() };
         assert_eq!(prepared.shapes, [worker, original]);
     }
 

@@ -12,8 +12,8 @@ use partita_engine::{LoadedModule, Payload};
 use partita_model::request::{EventHandle, ImageId, ModuleHandle, Request, Sequence};
 use partita_model::{Console, CudaResult, Nanos};
 use partita_wire::{
-    Arena, CallError, Incoming, KernelReply, ModuleReply, NESTED, Received, Reply, ServerSession,
-    VariableReply, Violation,
+    Arena, CallError, HIDDEN_SHARED, Incoming, KernelReply, ModuleReply, NESTED, Received, Reply,
+    ServerSession, VariableReply, Violation,
 };
 use std::any::Any;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -353,6 +353,8 @@ impl ClientSession {
     }
 
     fn module_reply(&mut self, handle: ModuleHandle, module: &LoadedModule) -> ModuleReply {
+        // An older client takes more CTAs to fit, and hears at the launch that they do not.
+        let knows_hidden = self.features & HIDDEN_SHARED != 0;
         let known = self.modules.entry(handle).or_default();
         let mut reply = ModuleReply::default();
         for (index, kernel) in module.kernels.iter().enumerate() {
@@ -382,6 +384,7 @@ impl ClientSession {
                 form: shape.form.into(),
                 place: u32::try_from(index).expect("as above"),
                 launches: shape.launches,
+                hidden_shared: if knows_hidden { shape.hidden_shared } else { 0 },
             });
         }
         reply.variables = module

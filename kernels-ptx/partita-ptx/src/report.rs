@@ -20,6 +20,9 @@ pub struct KernelReport {
     pub workspace: bool,
     /// Parameters that the pass added after the kernel's own.
     pub added: Vec<Param>,
+    /// Bytes of dynamic shared memory that each launch must have beside what the program asks for
+    /// ([`mod@crate::contain`]).
+    pub hidden_shared: u32,
     /// The obstacles of a better form that was passed over ([`crate::choose()`]).
     pub passed_over: Vec<Refusal>,
 }
@@ -35,6 +38,7 @@ impl KernelReport {
             outcome,
             workspace: false,
             added: Vec::new(),
+            hidden_shared: 0,
             passed_over: Vec::new(),
         }
     }

@@ -224,6 +224,7 @@ impl Plane {
             form: "worker".to_owned(),
             place: 0,
             launches: false,
+            hidden_shared: 0,
         };
         let bytes = self.image.len() as u64;
         let variable =

@@ -310,6 +310,7 @@ fn module() -> ModuleReply {
             form: "worker".to_owned(),
             place: 0,
             launches: false,
+            hidden_shared: 0,
         }
     });
     let variable =

@@ -21,11 +21,13 @@ pub(super) struct Rewritten {
     /// The cluster for which the kernel claims: one CTA, or what its code requires.
     pub cluster: Dim3,
     pub added: Vec<Added>,
+    /// Dynamic shared memory of its guards, in bytes.
+    pub hidden_shared: u32,
 }
 
 impl Rewritten {
     pub(super) fn original(text: Arc<str>) -> Self {
-        Self { text, cluster: Dim3::linear(1), added: Vec::new() }
+        Self { text, cluster: Dim3::linear(1), added: Vec::new(), hidden_shared: 0 }
     }
 }
 
@@ -53,7 +55,7 @@ pub(super) fn rewrite(
     });
     let cluster = required.map_or(Dim3::linear(1), |[x, y, z]| Dim3 { x, y, z });
     let text = partita_ptx::print(&rewritten.module).into();
-    Ok(Rewritten { text, cluster, added: vec![added] })
+    Ok(Rewritten { text, cluster, added: vec![added], hidden_shared: 0 })
 }
 
 /// The passes of a device with strict guards, in its order.
@@ -76,11 +78,14 @@ fn contained(
             return Err(DirectError::NoForm { name: kernel.to_owned(), reason });
         }
     }
-    let ending = cancel_with(contain(&fenced.module).module, &[], Ends::Always);
+    let contained = contain(&fenced.module);
+    let hidden = of_kernel(kernel, &contained.reports)?.map_or(0, |report| report.hidden_shared);
+    let ending = cancel_with(contained.module, &[], Ends::Always);
     let has_control = adds(&ending.reports)?;
     let added = [(has_cell, Added::Cell), (has_control, Added::Control)];
     Ok(Rewritten {
         added: added.into_iter().filter_map(|(has, added)| has.then_some(added)).collect(),
+        hidden_shared: hidden,
         ..Rewritten::original(partita_ptx::print(&ending.module).into())
     })
 }

@@ -340,7 +340,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         kernel: run.kernel.as_str().into(),
         grid,
         block: run.block,
-        dynamic_shared: run.dynamic_shared,
+        dynamic_shared: run.dynamic_shared.saturating_add(rewritten.hidden_shared),
         params,
         access,
     };

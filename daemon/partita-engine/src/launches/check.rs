@@ -34,7 +34,7 @@ impl Checker<'_> {
         &self,
         id: LaunchId,
         instance: &LoadedInstance,
-        request: request::Launch,
+        mut request: request::Launch,
     ) -> Result<Box<Pending>, Refusal> {
         let kernel =
             usize::try_from(request.kernel).ok().and_then(|index| instance.kernels.get(index));
@@ -47,6 +47,7 @@ impl Checker<'_> {
                 "kernel `{name}` takes {wants} bytes of parameters, not {has}"
             )));
         }
+        request.dynamic_shared = request.dynamic_shared.saturating_add(kernel.hidden_shared);
         let (cta, form) = self.choose_form(&kernel, &request)?;
         let grid = request.grid;
         let cluster = cluster_of(&kernel, request.cluster, &form);

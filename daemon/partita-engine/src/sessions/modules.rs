@@ -453,6 +453,7 @@ impl Home<'_> {
             awaits: kernel.awaits,
             follows: kernel.follows,
             gives_up: kernel.gives_up,
+            hidden_shared: kernel.hidden_shared,
             loops: kernel.loops,
             hash: kernel.hash,
             counting: kernel.counting,

@@ -101,7 +101,7 @@ pub(super) fn rewrite(
     let later = (confined && !sizes.forms).then(|| later(&original, text, &kernels));
     let (module, fences) = fenced(original, &kernels, target, confined);
     bounds.check()?;
-    let (module, guarded) = contained(module, &kernels, target, confined);
+    let Contained { module, guarded, hidden } = contained(module, &kernels, target, confined);
     bounds.check()?;
     let Beside { module, counting } = match confined && sizes.counts {
         true => counted(module),
@@ -135,6 +135,7 @@ pub(super) fn rewrite(
         let when = later.as_ref().map(|later| later.check(index));
         let Some(report) = report_of.get(kernel.name.as_str()) else { continue };
         let launches = partita_ptx::nested::launches(kernel);
+        let hidden_shared = hidden.get(&kernel.func).copied().unwrap_or(0);
         let own_added = if launches { partita_ptx::nested::SHARED_BYTES } else { 0 };
         let (shape, form) = match report.rewritten() {
             Some(form) => {
@@ -143,7 +144,7 @@ pub(super) fn rewrite(
                 let shared_added = if form.original.is_none() { form.shared_added } else { 0 };
                 let shared_added = shared_added + own_added;
                 let (name, form) = confined_form(report, form, |entry| stoppable.contains(entry));
-                (KernelShape { form: name, shared_added, launches }, form)
+                (KernelShape { form: name, shared_added, hidden_shared, launches }, form)
             }
             None => {
                 let reason = match when {
@@ -154,7 +155,7 @@ pub(super) fn rewrite(
                 };
                 let form = if matches!(when, Some(Ok(()))) { "later" } else { "original" };
                 let form = if slices.contains_key(&kernel.name) { "slice" } else { form };
-                let shape = KernelShape { form, shared_added: own_added, launches };
+                let shape = KernelShape { form, shared_added: own_added, hidden_shared, launches };
                 let abort = stoppable.contains(kernel.name.as_str());
                 (shape, KernelForm::Original { reason, workspace: report.workspace, abort })
             }
@@ -178,6 +179,7 @@ pub(super) fn rewrite(
             awaits: facts.spins.waits,
             follows: facts.spins.follows,
             gives_up: facts.gives_up || guarded.contains(&kernel.func),
+            hidden_shared: shape.hidden_shared,
             loops: facts.spins.loops,
             counting: counting.map(Into::into),
             slice: slices.get(&kernel.name).map(|entry| Slice {
@@ -252,25 +254,29 @@ fn fenced(
     (module, fences)
 }
 
-/// The module with guards where the hardware would refuse an access, and the kernels that have
-/// some.
-fn contained(
+/// A module with guards where the hardware would refuse an access.
+struct Contained {
     module: Module,
-    kernels: &[Kernel],
-    target: Target,
-    confined: bool,
-) -> (Module, HashSet<FuncId>) {
+    /// The kernels that have some.
+    guarded: HashSet<FuncId>,
+    /// Bytes of dynamic shared memory that launches have beside what the program asks for, of
+    /// kernels with some.
+    hidden: HashMap<FuncId, u32>,
+}
+
+fn contained(module: Module, kernels: &[Kernel], target: Target, confined: bool) -> Contained {
     if !target.guards.contains || !confined {
-        return (module, HashSet::new());
+        return Contained { module, guarded: HashSet::new(), hidden: HashMap::new() };
     }
-    let module = contain(&module).module;
+    let Rewritten { module, reports } = contain(&module);
+    let hidden = reports.iter().map(|report| (report.func, report.hidden_shared)).collect();
     let mut calls = Calls::new(&module);
     let mut is_guarded = |kernel: &&Kernel| {
         contain::is_guarded(&module, calls.reach(kernel.func).funcs.iter().copied())
     };
     let guarded =
         kernels.iter().filter(|kernel| is_guarded(kernel)).map(|kernel| kernel.func).collect();
-    (module, guarded)
+    Contained { module, guarded, hidden }
 }
 
 /// Adds to the module a counting kernel beside each kernel.
@@ -437,6 +443,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         awaits: false,
         follows: false,
         gives_up: false,
+        hidden_shared: 0,
         loops: true,
         counting: None,
         slice: None,

@@ -18,19 +18,13 @@
 use std::collections::BTreeSet;
 
 use crate::exits;
-use crate::ir::{
-    Body, Dim, FuncId, Guard, Inst, Item, Linkage, Mod, Module, Op, Operand, Pos, Space, Stmt,
-    Type, VarId, Variable, Version,
-};
+use crate::ir::{Body, FuncId, Guard, Inst, Mod, Module, Op, Operand, Stmt, Version};
 use crate::kernels::Calls;
 use crate::report::Reason;
-use crate::worker::checks::{LINE_BYTES, SWIZZLE_BYTES};
 
 use super::code::{Code, Tells};
 use super::openings::{Barrier, Needs, Reduction, Regs};
-
-/// The words of the barriers, as the pass names them.
-const WORDS: &str = "pw_barriers";
+use super::words::Place;
 
 /// The barrier of an instruction. A reduction of which not everything is known has none.
 fn barrier(module: &Module, body: &Body, inst: &Inst) -> Option<Barrier> {
@@ -118,6 +112,19 @@ impl Plan {
     fn polls(&self, barrier: &Barrier) -> bool {
         barrier.count.is_some() || self.wholes
     }
+
+    /// The functions with polled barriers.
+    pub(super) fn polling(&self, module: &Module) -> BTreeSet<FuncId> {
+        barriers(module)
+            .filter(|(_, barrier)| self.polls(barrier))
+            .map(|(index, _)| FuncId(u32::try_from(index).expect("fewer than source bytes")))
+            .collect()
+    }
+
+    /// The bytes of the barriers' words.
+    pub(super) fn bytes(&self) -> u32 {
+        self.needs.bytes()
+    }
 }
 
 /// Why threads of kernels that reach these functions may wait at barriers for ever: the module is
@@ -133,12 +140,8 @@ pub(super) fn endless_barriers(module: &Module, functions: &BTreeSet<FuncId>) ->
 }
 
 /// Makes loops of barriers.
-pub(super) fn poll(module: &mut Module, plan: &Plan) {
-    let polling: BTreeSet<FuncId> = barriers(module)
-        .filter(|(_, barrier)| plan.polls(barrier))
-        .map(|(index, _)| FuncId(u32::try_from(index).expect("fewer than source bytes")))
-        .collect();
-    let words = words(module, WORDS, plan.needs.bytes());
+pub(super) fn poll(module: &mut Module, plan: &Plan, words: Place) {
+    let polling = plan.polling(module);
     let mut calls = Calls::new(module);
     let kernels: Vec<FuncId> = module.kernels().into_iter().map(|kernel| kernel.func).collect();
     let mut changed = polling.clone();
@@ -162,42 +165,8 @@ pub(super) fn poll(module: &mut Module, plan: &Plan) {
     }
 }
 
-/// Declares words of shared memory.
-pub(super) fn words(module: &mut Module, name: &str, bytes: u32) -> VarId {
-    let name = module.names.fresh(name);
-    // Dynamic shared memory begins behind the words, where programs expect lines of all banks and,
-    // for tensor copies and swizzles, patterns of swizzles to begin.
-    // Passes have variables of their own, which are none of the program's.
-    let is_dynamic = |var: &Variable| {
-        var.space.is_shared() && var.linkage == Linkage::Extern && var.pos != Pos::default()
-    };
-    let bytes = u64::from(bytes);
-    let bytes = match module.vars.iter().any(is_dynamic) {
-        true if module.sm().is_some_and(|sm| sm >= 90) => bytes.next_multiple_of(SWIZZLE_BYTES),
-        true => bytes.next_multiple_of(LINE_BYTES),
-        false => bytes,
-    };
-    let words = module.add_var(Variable {
-        name,
-        space: Space::Shared,
-        bank: None,
-        linkage: Linkage::Private,
-        align: Some(16),
-        vector: 1,
-        ty: Type::B8,
-        dims: vec![Dim::Count(bytes)],
-        pointer: None,
-        attribute: None,
-        init: None,
-        pos: Pos::default(),
-    });
-    let first = module.items.iter().position(|item| matches!(item, Item::Function(_)));
-    module.items.insert(first.unwrap_or(0), Item::Variable(words));
-    words
-}
-
 struct Poller<'a> {
-    words: VarId,
+    words: Place,
     plan: &'a Plan,
     /// Whether the body is a kernel's.
     begins: bool,

@@ -19,7 +19,6 @@ pub(super) struct Regs {
     pub from: Reg,
     pub far: Reg,
     pub wide: Reg,
-    pub aside: Reg,
     pub bad: Reg,
     pub some: Reg,
 }
@@ -36,7 +35,6 @@ impl Regs {
             from: reg("%pw_from", Type::B32),
             far: reg("%pw_far", Type::B64),
             wide: reg("%pw_wide", Type::B64),
-            aside: reg("%pw_aside", Type::B64),
             bad: reg("%pw_bad", Type::Pred),
             some: reg("%pw_some", Type::Pred),
         }
@@ -53,6 +51,8 @@ pub(super) struct Emitter<'a> {
     pub locals: Locals,
     /// How generic addresses of shared memory are told.
     pub apart: Apart,
+    /// Bytes of dynamic shared memory behind the program's own.
+    pub hidden: u32,
     /// The labels of the traps.
     pub traps: [Option<LabelId>; TRAPS.len()],
 }
@@ -109,8 +109,7 @@ impl Emitter<'_> {
             }
             Check::Lines { base, plus, bytes, lines } => {
                 self.shared(module, body, (base, plus, bytes, Names::Own), out);
-                let first = (base, plus, bytes);
-                lines.beyond(module, body, self.regs, first, self.state.kept, out);
+                lines.beyond(module, body, self.regs, (base, plus), out);
                 1
             }
             Check::Stride { stride, of } => {

@@ -1,9 +1,9 @@
 //! Matrices in memory: what `wmma.load` and `wmma.store` ask of their lines.
 
 use super::accesses::Access;
-use super::{Check, Kept, Regs};
+use super::{Check, Regs};
 use crate::carry::emit;
-use crate::ir::{Base, Body, Form, Mod, Module, Operand, Stmt, Symbol};
+use crate::ir::{Base, Body, Form, Mod, Module, Operand, Stmt};
 
 /// The largest access that the hardware makes of a matrix, in bytes.
 const LARGEST_PIECE: u32 = 16;
@@ -93,20 +93,18 @@ impl Lines {
         matches!(self.stride, Operand::Int(_) | Operand::Uint(_))
     }
 
-    /// Appends the check that the last line ends in shared memory, before the words `kept` if the
-    /// first line begins before these. It follows the check of the first line, after which `end` is
-    /// the first address at which no line fits.
+    /// Appends the check that the last line ends in shared memory. It follows the check of the
+    /// first line, after which `end` is the first address at which no line fits.
     pub(super) fn beyond(
         &self,
         module: &mut Module,
         body: &mut Body,
         regs: Regs,
-        (base, plus, bytes): (Base, i32, u32),
-        kept: Option<Kept>,
+        (base, plus): (Base, i32),
         out: &mut Vec<Stmt>,
     ) {
         let [end, far, wide] = [regs.end, regs.far, regs.wide].map(Operand::Reg);
-        let [bad, low, aside] = [regs.bad, regs.low, regs.aside].map(Operand::Reg);
+        let [bad, low] = [regs.bad, regs.low].map(Operand::Reg);
         let too = Operand::Reg(regs.some);
         match base {
             Base::Reg(reg) if body.reg(reg).ty.bits() == 32 => {
@@ -124,18 +122,8 @@ impl Lines {
         emit(module, body, out, "mul.wide.u32", &[far, self.stride, Operand::Int(bits)]);
         emit(module, body, out, "shr.u64", &[far, far, Operand::Int(3)]);
         emit(module, body, out, "add.s64", &[far, far, wide]);
-        if let Some(Kept { words, .. }) = kept {
-            let words = Operand::Symbol(Symbol::Var(words), 0);
-            emit(module, body, out, "mov.u64", &[aside, words]);
-            emit(module, body, out, "setp.lt.u64", &[too, wide, aside]);
-            emit(module, body, out, "sub.s64", &[aside, aside, Operand::Int(bytes.into())]);
-            emit(module, body, out, "setp.gt.and.s64", &[too, far, aside, too]);
-        }
         emit(module, body, out, "cvt.u64.u32", &[wide, end]);
-        match kept {
-            Some(_) => emit(module, body, out, "setp.ge.or.u64", &[too, far, wide, too]),
-            None => emit(module, body, out, "setp.ge.u64", &[too, far, wide]),
-        }
+        emit(module, body, out, "setp.ge.u64", &[too, far, wide]);
         emit(module, body, out, "or.pred", &[bad, bad, too]);
     }
 }

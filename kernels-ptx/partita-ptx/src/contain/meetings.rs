@@ -15,10 +15,10 @@
 //! place and mask with it, also the one that makes another swap; so what a lane has read of others
 //! before its own swap is still true at it. Only lanes inside their own masks make swaps.
 
-use crate::ir::{Base, Operand, Pos, Reg, Symbol, Type, VarId};
+use crate::ir::{Base, Operand, Pos, Reg, Type};
 
-use super::Kept;
 use super::code::{Code, when};
+use super::words::Place;
 
 /// Lanes of a warp.
 const LANES: u32 = 32;
@@ -72,18 +72,13 @@ pub(super) enum Site {
 
 /// What all bodies of a module share.
 pub(super) struct Meeting {
-    pub words: VarId,
+    pub words: Place,
     pub layout: Layout,
     /// Places so far.
     pub sites: u32,
 }
 
 impl Meeting {
-    /// The words, which only guards may change.
-    pub(super) fn kept(&self) -> Kept {
-        Kept { words: self.words, bytes: self.layout.bytes() }
-    }
-
     pub(super) fn next_site(&mut self) -> Site {
         self.sites += 1;
         Site::Place(self.sites - 1)
@@ -92,8 +87,10 @@ impl Meeting {
 
 /// Registers of one body.
 pub(super) struct Regs {
-    words: VarId,
+    words: Place,
     layout: Layout,
+    /// The address of the first word.
+    base: Reg,
     /// The lanes that are here, and those of them with the same mask.
     active: Reg,
     here: Reg,
@@ -131,7 +128,8 @@ impl Regs {
         let &Meeting { words, layout, .. } = meeting;
         let mut word = |stem: &str| code.reg(stem, Type::B32);
         let [active, here] = ["%pw_lanes_active", "%pw_lanes_here"].map(&mut word);
-        let [own, first] = ["%pw_lanes_own", "%pw_lanes_first"].map(&mut word);
+        let [base, own, first] =
+            ["%pw_lanes_base", "%pw_lanes_own", "%pw_lanes_first"].map(&mut word);
         let [place, lane, absent] =
             ["%pw_lanes_place", "%pw_lanes_lane", "%pw_lanes_absent"].map(&mut word);
         let [mask, need, turns] =
@@ -143,8 +141,8 @@ impl Regs {
         let is = code.reg("%pw_lanes_is", Type::Pred);
         #[rustfmt::skip]
         let regs = Regs {
-            words, layout, active, here, own, first, place, lane, absent, mask, need, turns, come,
-            set, rest, old, bit, far, its, is,
+            words, layout, base, active, here, own, first, place, lane, absent, mask, need, turns,
+            come, set, rest, old, bit, far, its, is,
         };
         regs
     }
@@ -156,15 +154,16 @@ impl Regs {
 
     /// Who the thread is.
     fn find_self(&self, code: &mut Code<'_>) {
-        let [own, first, place] = [self.own, self.first, self.place].map(Operand::Reg);
+        let [base, own] = [self.base, self.own].map(Operand::Reg);
+        let [first, place] = [self.first, self.place].map(Operand::Reg);
         let [lane, absent] = [self.lane, self.absent].map(Operand::Reg);
         let [old, rest, is] = [self.old, self.rest, self.is].map(Operand::Reg);
         let (thread, threads, warp) = (place, absent, rest);
         code.number_threads([thread, threads, old]);
         code.say("shr.u32", &[warp, thread, int(5)]);
-        code.say("mov.u32", &[own, Operand::Symbol(Symbol::Var(self.words), 0)]);
-        code.say("mad.lo.u32", &[first, warp, int(2 * LANES), own]);
-        code.say("mad.lo.u32", &[own, warp, int(4), own]);
+        self.words.find(code, [base, old]);
+        code.say("mad.lo.u32", &[first, warp, int(2 * LANES), base]);
+        code.say("mad.lo.u32", &[own, warp, int(4), base]);
         // Only the last warp may lack lanes.
         code.say("shr.u32", &[old, threads, int(5)]);
         code.say("setp.ne.u32", &[is, old, warp]);
@@ -299,9 +298,8 @@ impl Regs {
     /// What the lane at this register's place has written down of its mask. Masks are twice as long
     /// as sites.
     fn mask_at(&self, code: &mut Code<'_>, place: Reg) -> Operand {
-        let (far, place) = (Operand::Reg(self.far), Operand::Reg(place));
-        code.say("mov.u32", &[far, Operand::Symbol(Symbol::Var(self.words), 0)]);
-        code.say("sub.u32", &[far, place, far]);
+        let [far, place, base] = [self.far, place, self.base].map(Operand::Reg);
+        code.say("sub.u32", &[far, place, base]);
         code.say("add.u32", &[far, place, far]);
         Operand::Mem(Base::Reg(self.far), self.layout.masks().cast_signed())
     }

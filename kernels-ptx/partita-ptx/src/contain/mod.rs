@@ -22,8 +22,9 @@
 //!
 //! # What it takes for granted
 //!
-//! - Shared memory of a program ends where dynamic shared memory ends. Below its first variable
-//!   lies what the hardware reserves, which is readable.
+//! - Shared memory of a program ends where dynamic shared memory ends, less what a launch has more
+//!   for the pass ([`KernelReport::hidden_shared`]). Below its first variable lies what the
+//!   hardware reserves, which is readable.
 //! - A variable has the alignment of its declaration.
 
 mod accesses;
@@ -43,14 +44,15 @@ mod shared;
 mod stack;
 mod values;
 mod warps;
+mod words;
 
 pub use rights::Rights;
 
 use crate::analysis::Cfg;
 use crate::control;
 use crate::ir::{
-    Base, Body, Dim, FuncId, Function, FunctionKind, Inst, Item, Linkage, Module, Operand, Pos,
-    Reg, Space, Stmt, Symbol, Type, VarId, Variable,
+    Base, Body, FuncId, Function, FunctionKind, Inst, Module, Operand, Pos, Reg, Space, Stmt,
+    Symbol, VarId,
 };
 use crate::report::{KernelReport, Outcome};
 use crate::worker::Rewritten;
@@ -59,10 +61,11 @@ use accesses::{Access, accesses, barrier, is_absolute, named};
 use arrays::Locals;
 use emitter::{Emitter, Regs, emit_traps};
 use lines::Lines;
-use meetings::Meeting;
+use meetings::{Layout, Meeting};
 use places::{Key, Places};
 use shared::Apart;
 use values::Values;
+use words::Words;
 
 /// How the labels of the pass's traps begin, and what each tells.
 const TRAPS: [(&str, u32); 3] = [
@@ -70,8 +73,6 @@ const TRAPS: [(&str, u32); 3] = [
     ("$pw_beyond", control::FAULT_BEYOND),
     ("$pw_illegal", control::FAULT_ILLEGAL),
 ];
-/// The dynamic shared memory, as the pass names it.
-const SHARED_END: &str = "pw_shared_end";
 
 /// The fault for which the pass made this trap; `None` for a trap of the program. `label`: the name
 /// of the label right before it.
@@ -95,12 +96,16 @@ pub fn contain(module: &Module) -> Rewritten {
     let mut out = module.clone();
     let frames = frames::pass_down(&mut out);
     let meetings = warps::Plan::of(&out);
-    let meeting = meetings.begin(&mut out);
-    let mut state = State {
-        shared_end: None,
-        kept: meeting.as_ref().map(Meeting::kept),
-        has_no_locals: arrays::are_none(module),
-    };
+    let polled = barriers::Plan::of_module(&out);
+    let mut state = State { shared_end: None, has_no_locals: arrays::are_none(module) };
+    let layout = meetings.layout(&out);
+    let mut users = meetings.reached().clone();
+    users.extend(polled.iter().flat_map(|plan| plan.polling(&out)));
+    let sizes = [layout.map_or(0, Layout::bytes), polled.as_ref().map_or(0, barriers::Plan::bytes)];
+    let words = Words::of(&mut out, &users, sizes, &mut state.shared_end);
+    if let Some(words) = &words {
+        words.hide(&mut out);
+    }
     let (apart, foreign) = (Apart::of(module), shared::foreign(&out));
     let constants = arrays::Constants::of(&out);
     for index in 0..out.funcs.len() {
@@ -118,27 +123,28 @@ pub fn contain(module: &Module) -> Rewritten {
                 None if state.has_no_locals => Locals::Own,
                 None => Locals::Unknown,
             };
-            let body = state.body(&mut out, body, (locals, apart), constants.before(id));
+            let hidden = words.as_ref().map_or(0, |words| words.hidden_in(id));
+            let known = (locals, apart, hidden);
+            let body = state.body(&mut out, body, known, constants.before(id));
             out.funcs[index].body = Some(body);
         }
     }
-    let polled = barriers::Plan::of_module(&out);
     let comes = |module: &Module, body: &Body, inst: &Inst| {
         polled.as_ref().is_some_and(|plan| plan.comes(module, body, inst))
     };
-    if let Some(meeting) = meeting {
+    if let Some((layout, words)) = layout.zip(words.as_ref()) {
+        let meeting = Meeting { words: words.of_lanes(), layout, sites: 0 };
         meetings.apply(&mut out, meeting, comes);
     }
-    if let Some(plan) = &polled {
-        barriers::poll(&mut out, plan);
-    }
-    if let Some(end) = state.shared_end {
-        let first = out.items.iter().position(|item| matches!(item, Item::Function(_)));
-        out.items.insert(first.unwrap_or(0), Item::Variable(end));
+    if let Some((plan, words)) = polled.as_ref().zip(words.as_ref()) {
+        barriers::poll(&mut out, plan, words.of_barriers());
     }
     crate::verify::check_pass(&out, || crate::verify(module).is_ok());
     let kernels = module.kernels();
-    let reports = kernels.iter().map(|kernel| KernelReport::new(kernel, Outcome::Applied));
+    let reports = kernels.iter().map(|kernel| KernelReport {
+        hidden_shared: words.as_ref().map_or(0, |words| words.hidden_in(kernel.func)),
+        ..KernelReport::new(kernel, Outcome::Applied)
+    });
     Rewritten { reports: reports.collect(), module: out }
 }
 
@@ -199,16 +205,8 @@ struct Held {
     is_guarded: bool,
 }
 
-/// Words of shared memory that the program must not write.
-#[derive(Clone, Copy)]
-struct Kept {
-    words: VarId,
-    bytes: u32,
-}
-
 struct State {
     shared_end: Option<VarId>,
-    kept: Option<Kept>,
     /// Whether no pointer of the module may name local memory.
     has_no_locals: bool,
 }
@@ -218,7 +216,7 @@ impl State {
         &mut self,
         module: &mut Module,
         mut body: Body,
-        (locals, apart): (Locals, Apart),
+        (locals, apart, hidden): (Locals, Apart, u32),
         mut constants: Vec<VarId>,
     ) -> Body {
         let (places, guards) = look(module, &body, locals);
@@ -235,7 +233,8 @@ impl State {
         out.extend(first.iter().map(|&array| Stmt::Var(array)));
         let regs = Regs::new(module, &mut body, &mut out);
         let traps = [None; TRAPS.len()];
-        let mut emitter = Emitter { state: self, regs, arrays, constants, locals, apart, traps };
+        let mut emitter =
+            Emitter { state: self, regs, arrays, constants, locals, apart, hidden, traps };
         let mut guards = guards.into_iter().peekable();
         let is_first = |stmt: &Stmt| matches!(stmt, Stmt::Var(id) if first.contains(id));
         for (index, stmt) in stmts.into_iter().enumerate() {
@@ -256,33 +255,6 @@ impl State {
         emit_traps(module, &mut body, traps, &mut out);
         body.stmts = out;
         body
-    }
-
-    /// A variable at the end of static shared memory.
-    fn shared_end(&mut self, module: &mut Module) -> VarId {
-        *self.shared_end.get_or_insert_with(|| {
-            // The assembler begins each dynamic array at its own alignment.
-            let is_dynamic = |variable: &&Variable| {
-                variable.space.is_shared() && variable.linkage == Linkage::Extern
-            };
-            let others = module.vars.iter().filter(is_dynamic);
-            let align = others.filter_map(|other| u32::try_from(other.alignment()).ok()).max();
-            let name = module.names.fresh(SHARED_END);
-            module.add_var(Variable {
-                name,
-                space: Space::Shared,
-                bank: None,
-                linkage: Linkage::Extern,
-                align: Some(align.unwrap_or(1)),
-                vector: 1,
-                ty: Type::B8,
-                dims: vec![Dim::Open],
-                pointer: None,
-                attribute: None,
-                init: None,
-                pos: Pos::default(),
-            })
-        })
     }
 }
 

@@ -19,9 +19,10 @@
 //! Stores before a barrier are visible behind it: fences stand before a warp comes, before bits
 //! turn, and behind the wait (PTX ISA, "Causality Order").
 
-use crate::ir::{Base, Form, Guard, Mod, Operand, Part, Pos, Reg, Special, Symbol, Type, VarId};
+use crate::ir::{Base, Form, Guard, Mod, Operand, Part, Pos, Reg, Special, Type};
 
 use super::code::{Code, unless, when};
+use super::words::Place;
 
 /// Barriers of a CTA (PTX ISA, "bar, barrier"), with a cell each.
 const BARRIERS: u32 = 16;
@@ -108,8 +109,10 @@ impl Reduction {
 
 /// Registers of one body.
 pub(super) struct Regs {
-    words: VarId,
     needs: Needs,
+    place: Place,
+    /// The address of the first word.
+    words: Reg,
     /// The CTA's threads.
     threads: Reg,
     /// The thread's number in the CTA.
@@ -146,9 +149,10 @@ fn int(value: u64) -> Operand {
 }
 
 impl Regs {
-    pub(super) fn new(code: &mut Code<'_>, words: VarId, needs: Needs) -> Regs {
+    pub(super) fn new(code: &mut Code<'_>, place: Place, needs: Needs) -> Regs {
         let mut word = |stem: &str| code.reg(stem, Type::B32);
-        let [threads, thread, own] = ["%pw_threads", "%pw_thread", "%pw_own"].map(&mut word);
+        let [words, own] = ["%pw_words", "%pw_own"].map(&mut word);
+        let [threads, thread] = ["%pw_threads", "%pw_thread"].map(&mut word);
         let [warp, lane, absent] = ["%pw_warp", "%pw_lane", "%pw_absent"].map(&mut word);
         let [cell, limit, share] = ["%pw_cell", "%pw_limit", "%pw_share"].map(&mut word);
         let [votes, turns, mask] = ["%pw_votes", "%pw_turns", "%pw_mask"].map(&mut word);
@@ -158,8 +162,8 @@ impl Regs {
         let [is, full] = ["%pw_is", "%pw_full"].map(|stem| code.reg(stem, Type::Pred));
         #[rustfmt::skip]
         let regs = Regs {
-            words, needs, threads, thread, own, warp, lane, absent, cell, limit, share, votes,
-            turns, mask, count, old, new, seen, next, got, is, full,
+            needs, place, words, threads, thread, own, warp, lane, absent, cell, limit, share,
+            votes, turns, mask, count, old, new, seen, next, got, is, full,
         };
         regs
     }
@@ -170,12 +174,12 @@ impl Regs {
     }
 
     fn first_word(&self) -> Operand {
-        Operand::Symbol(Symbol::Var(self.words), 0)
+        Operand::Reg(self.words)
     }
 
     /// A word of the whole CTA.
     fn of_cta(&self, at: u32) -> Operand {
-        Operand::Mem(Base::Symbol(Symbol::Var(self.words)), at.cast_signed())
+        Operand::Mem(Base::Reg(self.words), at.cast_signed())
     }
 
     fn the_cell(&self) -> Operand {
@@ -187,6 +191,7 @@ impl Regs {
         let [threads, thread, own] = [self.threads, self.thread, self.own].map(Operand::Reg);
         let [warp, lane, absent] = [self.warp, self.lane, self.absent].map(Operand::Reg);
         let [old, new, is] = [self.old, self.new, self.is].map(Operand::Reg);
+        self.place.find(code, [self.first_word(), old]);
         code.number_threads([thread, threads, old]);
         code.say("shr.u32", &[new, thread, int(5)]);
         code.say("mov.u32", &[warp, int(1)]);

@@ -5,7 +5,7 @@
 //! all CTAs is `shared::cluster`, which PTX names from `sm_90` on. Older text asks whether the
 //! address lies nowhere else.
 
-use super::{Emitter, Kept, Names, Regs};
+use super::{Emitter, Names, Regs, words};
 use crate::carry::emit;
 use crate::ir::{
     Base, Body, Form, FuncId, Function, Init, Mod, Module, Op, Operand, Part, Space, Special, Stmt,
@@ -108,8 +108,7 @@ fn names_constant(module: &Module, init: &Init) -> bool {
 }
 
 impl Emitter<'_> {
-    /// The address is not below the number of places at which the access fits, or the access
-    /// touches words that the pass keeps.
+    /// The address is not below the number of places at which the access fits.
     pub(super) fn shared(
         &mut self,
         module: &mut Module,
@@ -120,7 +119,8 @@ impl Emitter<'_> {
         let Regs { low, end, from, far, wide, bad, some, .. } = self.regs;
         let [low, end, from] = [low, end, from].map(Operand::Reg);
         let [far, wide, bad, some] = [far, wide, bad, some].map(Operand::Reg);
-        let variable = Operand::Symbol(Symbol::Var(self.state.shared_end(module)), 0);
+        let variable =
+            Operand::Symbol(Symbol::Var(words::end(module, &mut self.state.shared_end)), 0);
         let dynamic = Operand::Special(Special::DynamicSmemSize, Part::Whole);
         emit(module, body, out, "mov.u32", &[end, variable]);
         // In a cluster the highest 8 bits have the CTA's rank.
@@ -130,6 +130,9 @@ impl Emitter<'_> {
         }
         emit(module, body, out, "mov.u32", &[low, dynamic]);
         emit(module, body, out, "add.s32", &[end, end, low]);
+        if self.hidden > 0 {
+            emit(module, body, out, "sub.s32", &[end, end, Operand::Int(self.hidden.into())]);
+        }
         let last = Operand::Int(u64::from(bytes) - 1);
         emit(module, body, out, "min.u32", &[low, end, last]);
         emit(module, body, out, "sub.s32", &[end, end, low]);
@@ -152,7 +155,6 @@ impl Emitter<'_> {
             if has_ranks {
                 emit(module, body, out, "setp.lt.or.u32", &[bad, low, from, bad]);
             }
-            self.kept(module, body, (32, [low, from]), bytes, out);
             return;
         }
         let Base::Reg(reg) = base else { return };
@@ -174,33 +176,9 @@ impl Emitter<'_> {
             emit(module, body, out, "cvt.u64.u32", &[wide, from]);
             emit(module, body, out, "setp.lt.or.u64", &[bad, far, wide, bad]);
         }
-        self.kept(module, body, (64, [far, wide]), bytes, out);
         if how == Names::Perhaps {
             emit(module, body, out, "and.pred", &[bad, bad, some]);
         }
-    }
-
-    /// The access is wrong also where it touches the words that the pass keeps. The first register
-    /// has its address and is changed, as is the second one.
-    fn kept(
-        &self,
-        module: &mut Module,
-        body: &mut Body,
-        (bits, [address, other]): (u32, [Operand; 2]),
-        bytes: u32,
-        out: &mut Vec<Stmt>,
-    ) {
-        let Some(Kept { words, bytes: size }) = self.state.kept else { return };
-        let (words, bad) = (Operand::Symbol(Symbol::Var(words), 0), Operand::Reg(self.regs.bad));
-        let before = u64::from(bytes) - 1;
-        let all = before + u64::from(size);
-        let mut say = |text: &str, operands: &[Operand]| {
-            emit(module, body, out, &format!("{text}.u{bits}"), operands);
-        };
-        say("mov", &[other, words]);
-        say("sub", &[address, address, other]);
-        say("add", &[address, address, Operand::Int(before)]);
-        say("setp.lt.or", &[bad, address, Operand::Int(all), bad]);
     }
 }
 

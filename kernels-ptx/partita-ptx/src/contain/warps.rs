@@ -10,8 +10,8 @@
 //! ([`is_parted`]): a lane that does not come has exited, or is in a loop, where it looks at the
 //! flag.
 //!
-//! The words of the lanes lie in the program's shared memory, and count as beyond it
-//! ([`super::Kept`]): a program that changed them could let a lane wait for ever.
+//! The words of the lanes lie behind the program's shared memory ([`super::words`]): a program that
+//! changed them could let a lane wait for ever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -32,8 +32,6 @@ use super::code::{Code, Tells};
 use super::meetings::{Layout, MOST_SITES, Meeting, Regs, Site};
 use super::values::{definitions, undefined};
 
-/// The words of the lanes, as the pass names them.
-const WORDS: &str = "pw_lanes";
 /// Block visits that the search for parted ways may take.
 const BUDGET: usize = 1 << 26;
 /// The full mask of a warp.
@@ -303,8 +301,13 @@ impl Plan {
         plan
     }
 
-    /// Declares the words of the lanes, if guards are needed.
-    pub(super) fn begin(&self, module: &mut Module) -> Option<Meeting> {
+    /// The functions that the kernels with guards reach.
+    pub(super) fn reached(&self) -> &BTreeSet<FuncId> {
+        &self.reached
+    }
+
+    /// What words the lanes have, if guards are needed.
+    pub(super) fn layout(&self, module: &Module) -> Option<Layout> {
         if self.kernels.is_empty() {
             return None;
         }
@@ -316,9 +319,7 @@ impl Plan {
                 found.any(|mask| mask != ALL)
             })
         });
-        let layout = Layout { warps: self.warps(), has_masks };
-        let words = barriers::words(module, WORDS, layout.bytes());
-        Some(Meeting { words, layout, sites: 0 })
+        Some(Layout { warps: self.warps(), has_masks })
     }
 
     /// Lets lanes come before they wait for each other. `comes`: whether a warp's lanes come
