@@ -135,6 +135,12 @@ mod tests {
         check(&kernel(16, 1, 1024), 128, 227 << 10, 0);
         check(&kernel(16, 0, 512), 1024, 0, 0);
         check(&kernel(0, 0, 1024), 1024, 0, 2);
+        // What the program does not know of takes room, too.
+        let hidden = |bytes| KernelReply { hidden_shared: bytes, ..kernel(16, 50 << 10, 1024) };
+        check(&hidden(0), 128, 0, 4);
+        check(&hidden(7 << 10), 128, 0, 3);
+        check(&hidden(7 << 10), 128, 170 << 10, 1);
+        check(&hidden((7 << 10) + 1), 128, 170 << 10, 0);
     }
 
     #[test]

@@ -391,6 +391,45 @@ DONE:
         assert_eq!(give_up(&open), Vec::<String>::new());
     }
 
+    /// Lanes that may wait apart have words in shared memory, of which the engine and the program's
+    /// library know.
+    #[test]
+    fn guards_have_shared_memory_behind_that_of_the_program() {
+        let text = format!(
+            "{TEXT}
+.visible .entry apart(.param .u64 data)
+{{
+    .reg .b32 %r<3>;
+    .reg .pred %p;
+    mov.u32 %r1, %laneid;
+    setp.lt.u32 %p, %r1, 16;
+    @%p bra LOW;
+    shfl.sync.bfly.b32 %r2, %r1, 1, 31, 0xffff0000;
+    bra DONE;
+LOW:
+    shfl.sync.bfly.b32 %r2, %r1, 2, 31, 0xffff;
+DONE:
+    ret;
+}}
+"
+        );
+        let image = image(ImageKind::Ptx, text.len(), text.as_bytes());
+        let hidden = |contains| {
+            let guards = Guards { cell_bits: Some(39), ends: true, prints: false, contains };
+            let target = Target { guards, ..Target::from(Sharing::Spatial) };
+            let Prepared { module, shapes } = prepare(&image, target, &Purpose::Run).unwrap();
+            let of_kernels: Vec<u32> =
+                module.kernels.iter().map(|kernel| kernel.hidden_shared).collect();
+            let of_shapes: Vec<u32> = shapes.iter().map(|shape| shape.hidden_shared).collect();
+            assert_eq!(of_kernels, of_shapes);
+            of_kernels
+        };
+        assert_eq!(hidden(false), [0; 3]);
+        let [bump, grid_id, apart] = hidden(true)[..] else { panic!("three kernels") };
+        assert_eq!([bump, grid_id], [0; 2]);
+        assert!(apart > 12 * 32, "{apart} bytes do not hold the words of 32 warps");
+    }
+
     #[test]
     fn every_packing_gives_the_same() {
         let text = padded();

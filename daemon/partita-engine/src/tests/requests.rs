@@ -462,6 +462,8 @@ fn fenced_kernels_get_their_cell() {
     world.start(session, 0, FENCED, 1_000);
     world.run_for(5);
     let params = world.device.params_of("fenced");
+    // It has words of guards.
+    assert_eq!(world.device.dynamic_shared_of("fenced"), 672);
     assert_eq!(world.synchronize(session), 0);
     // 12 bytes of its own, the cell, the control block.
     assert_eq!(params.len(), 32);

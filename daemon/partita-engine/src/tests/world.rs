@@ -590,7 +590,7 @@ fn kernel(name: &str) -> PreparedKernel {
             .then(|| name.into()),
         awaits: name.contains("awaiting") || name == "following",
         follows: name == "following",
-        hidden_shared: 0,
+        hidden_shared: if name == "fenced" { 672 } else { 0 },
         gives_up: name == "long" || name.contains("ticket"),
         loops: !name.contains("straight"),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),

@@ -280,6 +280,12 @@ impl FakeDevice {
         self.grids.iter().find(|grid| *grid.launch.kernel == *kernel).unwrap().launch.params.clone()
     }
 
+    /// The dynamic shared memory of a kernel that is on the device.
+    pub(crate) fn dynamic_shared_of(&self, kernel: &str) -> u32 {
+        let grid = self.grids.iter().find(|grid| *grid.launch.kernel == *kernel).unwrap();
+        grid.launch.dynamic_shared
+    }
+
     /// Whether a kernel is on the device.
     pub(crate) fn is_running(&self, kernel: &str) -> bool {
         self.grids.iter().any(|grid| *grid.launch.kernel == *kernel)
