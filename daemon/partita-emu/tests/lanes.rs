@@ -28,7 +28,7 @@ fn contained(written: &str) -> (String, u32) {
     (text, contained.reports[0].hidden_shared)
 }
 
-/// A launch with so many bytes of dynamic shared memory.
+/// A launch of the kernel `test` of a text, with its bytes of dynamic shared memory.
 fn job((ptx, dynamic_shared): (&str, u32), threads: u32, timing: Timing, form: Form) -> Run {
     Run {
         ptx: ptx.into(),

@@ -264,6 +264,7 @@ struct Contained {
     hidden: HashMap<FuncId, u32>,
 }
 
+/// The module with these guards, where the device asks for them.
 fn contained(module: Module, kernels: &[Kernel], target: Target, confined: bool) -> Contained {
     if !target.guards.contains || !confined {
         return Contained { module, guarded: HashSet::new(), hidden: HashMap::new() };

@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-/// The words of a module, and who has them.
+/// The words of a module, and the functions of the kernels that have words.
 pub(super) struct Words {
     /// The kernels whose launches have more shared memory, and the functions that they reach. No
     /// other kernel reaches one of these.
