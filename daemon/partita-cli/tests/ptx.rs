@@ -173,6 +173,32 @@ fn explaining() {
 }
 
 #[test]
+fn explaining_which_kernels_need_a_right() {
+    let risky = ".version 8.0\n.target sm_80\n.address_size 64\n.visible .entry risky()\n{\n\
+                 .reg .b32 %r;\nmov.u32 %r, 0;\nmbarrier.init.shared.b64 [%r], 1;\nret;\n}\n\
+                 .visible .entry polled()\n{\nbar.sync 1, 64;\nret;\n}\n";
+    let files = Files::new(&[("a.ptx", risky)]);
+    let output = expect(&mut files.partita(&["ptx", "explain", "a.ptx"]), 0, &[]);
+    let shown = text(&output.stdout);
+    let why = "  contain     needs a right: `mbarrier.init.shared.b64` uses an mbarrier";
+    assert!(shown.contains(why), "{shown}");
+
+    let output = expect(&mut files.partita(&["ptx", "explain", "--json", "a.ptx"]), 0, &[]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let contain = |kernel: usize| {
+        let passes = json["kernels"][kernel]["passes"].as_array().unwrap();
+        passes.iter().find(|pass| pass["pass"] == "contain").unwrap()
+    };
+    assert_eq!(
+        (&contain(0)["applies"], &contain(0)["registers_added"]),
+        (&false.into(), &().into())
+    );
+    // The words of the barrier lie behind the program's shared memory.
+    assert_eq!(contain(1)["applies"], true);
+    assert!(contain(1)["shared_added_bytes"].as_u64() > Some(0), "{json}");
+}
+
+#[test]
 fn an_older_version() {
     let newer =
         SCALE.replace("8.0", "8.7").replace("mul.f32 %f3, %f2, %f1;", "tanh.approx.f32 %f3, %f2;");

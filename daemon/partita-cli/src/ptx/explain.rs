@@ -7,7 +7,10 @@ use crate::failure::Failure;
 use crate::files;
 use clap::Args;
 use partita_ptx::analysis::trips::{self, FormTrips, Trips};
-use partita_ptx::{Blocks, Kernel, KernelForm, KernelReport, Module, Pass, Refusal, WorkerOptions};
+use partita_ptx::contain::Rights;
+use partita_ptx::{
+    Blocks, Calls, Kernel, KernelForm, KernelReport, Module, Pass, Refusal, WorkerOptions,
+};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -19,6 +22,8 @@ Examples:
       show the form of every kernel, the cost of each pass, and the line that prevents a pass
   partita ptx explain --json vecAdd.ptx | jq '.kernels[] | select(.form == \"original\").name'
       list the kernels whose SMs cannot change while they run
+  partita ptx explain vecAdd.ptx | grep '^  contain'
+      list what each kernel costs with `--device cuda,guards=strict`, or why it needs a right
   partita ptx explain --json vecAdd.ptx | jq '.kernels[].passes[] | {pass, round_trips}'
       count the round trips to memory that the control block costs a launch
 
@@ -28,8 +33,15 @@ Round trips are those that the leader of a CTA waits for, on its cheapest path: 
 operations that depend on one another, and fences.";
 
 /// The passes that a kernel is explained for, in the order of the output.
-const PASSES: [Pass; 6] =
-    [Pass::Worker, Pass::Ticket, Pass::Slice, Pass::Count, Pass::Fence, Pass::Cancel];
+const PASSES: [Pass; 7] = [
+    Pass::Worker,
+    Pass::Ticket,
+    Pass::Slice,
+    Pass::Count,
+    Pass::Fence,
+    Pass::Contain,
+    Pass::Cancel,
+];
 
 /// Show the form of each kernel and the cost of each pass; where a pass does not apply, its reason
 /// and line.
@@ -81,6 +93,15 @@ struct PassExplanation {
     /// `null` for passes without a control block, and where they cannot be counted.
     round_trips: Option<RoundTrips>,
     refusals: Vec<RefusalExplanation>,
+}
+
+impl PassExplanation {
+    /// Makes it one of a pass that does not apply, for a reason that has no single place.
+    fn refuse(&mut self, reason: String) {
+        self.applies = false;
+        (self.shared_added_bytes, self.registers_added) = (0, None);
+        self.refusals.push(RefusalExplanation { line: None, reason });
+    }
 }
 
 /// What the leader of a CTA waits for.
@@ -158,6 +179,9 @@ fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
         .collect();
     let places: BTreeMap<String, usize> =
         kernels.iter().enumerate().map(|(place, kernel)| (kernel.name.clone(), place)).collect();
+    // A daemon asks this of the module with fences.
+    let fenced = Pass::Fence.apply(module, &options).module;
+    let (mut rights, mut calls) = (Rights::new(&fenced), Calls::new(&fenced));
     for pass in PASSES {
         let rewritten = pass.apply(module, &options);
         let after = Registers::by(registers.source(), &rewritten.module)?;
@@ -168,11 +192,15 @@ fn explain(file: String, module: &Module) -> Result<Explanation, Failure> {
                 let trips = report.rewritten().and_then(|rewrite| {
                     trips::form_trips(&rewritten.module, report.func, rewrite.control)
                 });
-                let explanation = explain_pass(pass, report, counts);
-                kernel.passes.push(PassExplanation {
-                    round_trips: trips.map(RoundTrips::from),
-                    ..explanation
-                });
+                let mut explanation = explain_pass(pass, report, counts);
+                explanation.round_trips = trips.map(RoundTrips::from);
+                if pass == Pass::Contain {
+                    let reached = calls.reach(report.func).funcs;
+                    if let Some(reason) = rights.uncontained(&reached) {
+                        explanation.refuse(reason.to_string());
+                    }
+                }
+                kernel.passes.push(explanation);
             }
         }
     }
@@ -214,7 +242,8 @@ fn explain_pass(
         pass: pass.name(),
         applies,
         parameters_added_bytes: control + report.added.iter().map(|param| param.size).sum::<u64>(),
-        shared_added_bytes: rewrite.map_or(0, |rewrite| rewrite.shared_added),
+        shared_added_bytes: rewrite
+            .map_or(report.hidden_shared.into(), |rewrite| rewrite.shared_added),
         registers_added: registers
             .filter(|_| applies)
             .map(|(before, after)| i64::from(after) - i64::from(before)),
@@ -292,6 +321,7 @@ fn render_pass(text: &mut String, pass: &PassExplanation) {
     }
     for refusal in &pass.refusals {
         let line = refusal.line.map(|line| format!("line {line}: ")).unwrap_or_default();
-        let _ = writeln!(text, "  {name:<11} refused: {line}{}", refusal.reason);
+        let what = if name == Pass::Contain.name() { "needs a right" } else { "refused" };
+        let _ = writeln!(text, "  {name:<11} {what}: {line}{}", refusal.reason);
     }
 }

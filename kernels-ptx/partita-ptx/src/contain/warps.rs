@@ -31,6 +31,7 @@ use super::barriers;
 use super::code::{Code, Tells};
 use super::meetings::{Layout, MOST_SITES, Meeting, Regs, Site};
 use super::values::{definitions, undefined};
+use super::words::sharing;
 
 /// Block visits that the search for parted ways may take.
 const BUDGET: usize = 1 << 26;
@@ -279,24 +280,14 @@ impl Plan {
             return plan;
         }
         let (mut parting, mut calls) = (Parting::new(module), Calls::new(module));
-        let mut others = Vec::new();
-        for kernel in module.kernels() {
-            let reached = calls.reach(kernel.func).funcs;
-            match parting.is_among(&reached) {
-                true => {
-                    plan.kernels.push(kernel);
-                    plan.reached.extend(reached);
-                }
-                false => others.push((kernel, reached)),
-            }
-        }
+        let kernels = module.kernels();
+        let reached: Vec<_> = kernels.iter().map(|kernel| calls.reach(kernel.func).funcs).collect();
+        let guarded = reached.iter().filter(|reached| parting.is_among(reached)).flatten();
+        let guarded = guarded.copied().collect();
         // Other kernels that call a function with guards need what the guards look at.
-        while let Some(at) =
-            others.iter().position(|(_, reached)| !reached.is_disjoint(&plan.reached))
-        {
-            let (kernel, reached) = others.swap_remove(at);
-            plan.kernels.push(kernel);
-            plan.reached.extend(reached);
+        for kernel in sharing(&guarded, &reached) {
+            plan.kernels.push(kernels[kernel].clone());
+            plan.reached.extend(&reached[kernel]);
         }
         plan
     }

@@ -13,7 +13,7 @@
 //! | then | the words of the lanes, those of the barriers |
 //! | to the end | what the assembler may have left out before dynamic shared memory |
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::ir::{
     Body, Dim, FuncId, Item, Linkage, Module, Operand, Part, Pos, Slice, Space, Special, Stmt,
@@ -86,13 +86,12 @@ impl Words {
         // launch gets ends earlier.
         let align = module.var(end).align.unwrap_or(1);
         let hidden = (lanes + barriers + ALIGN - 1 + align - 1).next_multiple_of(ALIGN);
-        let mut functions = users.clone();
         let mut calls = Calls::new(module);
         let kernels = module.kernels();
-        let mut others: Vec<_> =
-            kernels.iter().map(|kernel| calls.reach(kernel.func).funcs).collect();
-        while let Some(at) = others.iter().position(|reached| !reached.is_disjoint(&functions)) {
-            functions.extend(others.swap_remove(at));
+        let reached: Vec<_> = kernels.iter().map(|kernel| calls.reach(kernel.func).funcs).collect();
+        let mut functions = users.clone();
+        for kernel in sharing(users, &reached) {
+            functions.extend(&reached[kernel]);
         }
         Some(Words { functions, end, hidden, lanes })
     }
@@ -150,6 +149,27 @@ impl Words {
     }
 }
 
+/// The kernels that reach one of these functions, or share a function with such a kernel, and so
+/// on. `reached`: the functions that each kernel reaches. The result is indices of it.
+pub(super) fn sharing(functions: &BTreeSet<FuncId>, reached: &[BTreeSet<FuncId>]) -> Vec<usize> {
+    let mut kernels_of: BTreeMap<FuncId, Vec<usize>> = BTreeMap::new();
+    for (kernel, reached) in reached.iter().enumerate() {
+        for &id in reached {
+            kernels_of.entry(id).or_default().push(kernel);
+        }
+    }
+    let mut is_found = vec![false; reached.len()];
+    let mut left: Vec<FuncId> = functions.iter().copied().collect();
+    while let Some(id) = left.pop() {
+        for kernel in kernels_of.remove(&id).unwrap_or_default() {
+            if !std::mem::replace(&mut is_found[kernel], true) {
+                left.extend(&reached[kernel]);
+            }
+        }
+    }
+    (0..reached.len()).filter(|&kernel| is_found[kernel]).collect()
+}
+
 fn reads_size(body: &Body, slice: Slice) -> bool {
     body.operands(slice).iter().any(|operand| match *operand {
         Operand::Special(special, _) => SIZES.contains(&special),
@@ -189,4 +209,20 @@ pub(super) fn end(module: &mut Module, known: &mut Option<VarId>) -> VarId {
         module.items.insert(first.unwrap_or(0), Item::Variable(end));
         end
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::sharing;
+    use crate::ir::FuncId;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn kernels_share_by_way_of_others() {
+        let set = |ids: &[u32]| ids.iter().copied().map(FuncId).collect::<BTreeSet<_>>();
+        let reached = [set(&[0, 9]), set(&[1, 8, 7]), set(&[2, 8]), set(&[3, 7]), set(&[4])];
+        assert_eq!(sharing(&set(&[2]), &reached), [1, 2, 3]);
+        assert_eq!(sharing(&set(&[7, 9]), &reached), [0, 1, 2, 3]);
+        assert_eq!(sharing(&set(&[5]), &reached), []);
+    }
 }
