@@ -33,6 +33,8 @@ pub(crate) struct Kernel {
     pub(crate) gives_up: bool,
     /// Dynamic shared memory of its guards ([`crate::PreparedKernel::hidden_shared`]).
     pub(crate) hidden_shared: u32,
+    /// Where its parameters hold handles ([`crate::PreparedKernel::handles`]).
+    pub(crate) handles: Arc<[u32]>,
     /// Whether the time of its CTAs has no bound that the code shows.
     pub(crate) loops: bool,
     /// A name for the kernel's code.

@@ -130,6 +130,10 @@ pub struct PreparedKernel {
     /// Bytes of dynamic shared memory that each launch of its entries has beside what the program
     /// asks for, for words of its guards.
     pub hidden_shared: u32,
+    /// Where 8 bytes of its parameters are the handle of a texture or surface object, in bytes from
+    /// their beginning. Where the kernel is fenced by its code ([`Fence::Code`]), these bytes must
+    /// be 0 or an object of its program.
+    pub handles: Arc<[u32]>,
     /// Whether the kernel has a better form, which is prepared when the kernel is first launched
     /// ([`crate::Action::PrepareForms`]).
     pub later: bool,

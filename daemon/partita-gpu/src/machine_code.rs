@@ -69,6 +69,7 @@ pub(crate) fn prepare(image: &[u8], target: Target) -> Result<Prepared, PrepareE
                 follows: false,
                 gives_up: false,
                 hidden_shared: 0,
+                handles: [].into(),
                 loops: true,
                 counting: None,
                 slice: None,

@@ -20,6 +20,9 @@ pub struct KernelReport {
     pub workspace: bool,
     /// Parameters that the pass added after the kernel's own.
     pub added: Vec<Param>,
+    /// Bytes from the first parameter on where 8 bytes must be 0 or the handle of a texture or
+    /// surface object of the program, in ascending order ([`crate::fence()`]).
+    pub handles: Vec<u64>,
     /// Bytes of dynamic shared memory that each launch must have beside what the program asks for
     /// ([`mod@crate::contain`]).
     pub hidden_shared: u32,
@@ -38,6 +41,7 @@ impl KernelReport {
             outcome,
             workspace: false,
             added: Vec::new(),
+            handles: Vec::new(),
             hidden_shared: 0,
             passed_over: Vec::new(),
         }

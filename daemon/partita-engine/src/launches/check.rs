@@ -96,7 +96,8 @@ impl Checker<'_> {
             let (entry, keeps_to) = (entry.clone(), None);
             Form::Original(AsWritten { entry, reason, barrier, abort, keeps_to })
         };
-        let as_worker = self.check_resources(worker, block, dynamic_shared);
+        let check = |facts| self.check_resources(kernel, facts, block, dynamic_shared);
+        let as_worker = check(worker);
         if kernel.is_machine_code && request.cooperative {
             let why = "machine code, launched cooperatively: all its CTAs must be resident at once";
             let form = as_written(&kernel.entry, Some(why.to_owned()), Barrier::None, false);
@@ -132,7 +133,7 @@ impl Checker<'_> {
                 Err(_) => "with what its form adds, its CTA does not fit an SM".to_owned(),
             }
         };
-        let cta = self.check_resources(known(original, &kernel.name)?, block, dynamic_shared)?;
+        let cta = check(known(original, &kernel.name)?)?;
         Ok((cta, as_written(&fallback.entry, Some(why), Barrier::None, fallback.abort)))
     }
 
@@ -155,16 +156,18 @@ impl Checker<'_> {
             return (cta, form);
         }
         let facts = kernel.slice_facts.as_ref().and_then(|facts| facts.as_ref().ok());
-        let fits = |facts| self.check_resources(facts, request.block, request.dynamic_shared).ok();
+        let (block, shared) = (request.block, request.dynamic_shared);
+        let fits = |facts| self.check_resources(kernel, facts, block, shared).ok();
         let Some(cta_of_slice) = facts.and_then(fits) else { return (cta, form) };
         let (entry, whole) = (slice.entry.clone(), whole.clone());
         let sliced = Sliced { entry, abort: slice.abort, whole, ticket: None };
         (cta_of_slice, Form::Slice(sliced))
     }
 
-    /// What one CTA takes up, if an SM can hold it.
+    /// What one CTA takes up, if an SM can hold it. `facts`: those of the kernel's code that runs.
     pub(crate) fn check_resources(
         &self,
+        kernel: &Kernel,
         facts: &KernelFacts,
         block: Dim3,
         dynamic_shared: u32,
@@ -173,7 +176,11 @@ impl Checker<'_> {
         let shared = facts.static_shared.0 + u64::from(dynamic_shared);
         if shared > self.facts.shared_per_cta_optin.0 {
             let most = self.facts.shared_per_cta_optin;
-            let text = format!("{shared} B of shared memory per CTA are more than {most}");
+            let guards = match kernel.hidden_shared {
+                0 => String::new(),
+                bytes => format!(", {bytes} B of them for the kernel's guards,"),
+            };
+            let text = format!("{shared} B of shared memory per CTA{guards} are more than {most}");
             return Err(invalid(text));
         }
         let cta = Usage::of_cta(self.facts, facts, threads, dynamic_shared);
@@ -187,12 +194,14 @@ impl Checker<'_> {
 }
 
 /// Gives a kernel that keeps to its window by its own code the window. Refuses a kernel that
-/// nothing keeps there, or whose faults may reach others, unless its tenant may run such.
+/// nothing keeps there, or whose faults may reach others, and handles that are no objects of the
+/// program (`is_object`), unless its tenant may run such kernels.
 pub(crate) fn fence(
     guards: Guards,
     window: DeviceAddress,
     (tenant, may_run_unfenced): (TenantId, bool),
     spec: &mut Spec,
+    is_object: impl Fn(u64) -> bool,
 ) -> Result<(), Refusal> {
     let name = &spec.kernel.name;
     let reason = match &spec.kernel.fence {
@@ -215,9 +224,26 @@ pub(crate) fn fence(
     if let (Fence::Code | Fence::Uncontained(_), Some(bits)) =
         (&spec.kernel.fence, guards.cell_bits)
     {
+        let is_foreign = |handle| !may_run_unfenced && handle != 0 && !is_object(handle);
+        if let Some((at, handle)) = handles(spec).find(|&(_, handle)| is_foreign(handle)) {
+            let text = format!(
+                "kernel `{name}`: byte {at} of its parameters begins handle {handle:#x}, which is \
+                 no texture or surface object of this program"
+            );
+            return Err(Refusal::Explained(CudaResult::ERROR_INVALID_HANDLE, text));
+        }
         spec.params.push(Hidden::Cell, window.0 & !((1 << bits) - 1));
     }
     Ok(())
+}
+
+/// The handles among a launch's parameters, with their places.
+fn handles(spec: &Spec) -> impl Iterator<Item = (u32, u64)> {
+    let params = spec.params.bytes();
+    spec.kernel.handles.iter().filter_map(|&at| {
+        let bytes = params.get(usize::try_from(at).ok()?..)?.first_chunk()?;
+        Some((at, u64::from_le_bytes(*bytes)))
+    })
 }
 
 /// What the device said of a kernel when it loaded it.

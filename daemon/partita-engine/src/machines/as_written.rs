@@ -127,7 +127,7 @@ impl Machines {
         let checker = Checker { facts: turn.facts(), ledger: self.handover.ledger() };
         let facts = spec.kernel.fallback_facts.as_ref().and_then(|facts| facts.as_ref().ok());
         facts.is_some_and(|facts| {
-            checker.check_resources(facts, spec.block, spec.dynamic_shared).is_ok()
+            checker.check_resources(&spec.kernel, facts, spec.block, spec.dynamic_shared).is_ok()
         })
     }
 

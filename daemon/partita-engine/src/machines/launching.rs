@@ -105,7 +105,8 @@ impl Machines {
         spec.awaits_host = spec.kernel.awaits && record.names_host(spec.params.bytes());
         let tenant = record.identity().tenant;
         let who = (tenant, self.sessions.may_run_unfenced(tenant));
-        fence(record.guards(), record.range().start, who, spec)?;
+        let is_object = |handle| record.has_texture(handle);
+        fence(record.guards(), record.range().start, who, spec, is_object)?;
         if self.launches.keeps_to_groups(turn) {
             let places = self.places(self.handover.ledger().sms(), pending.spec.cta);
             pending.set_grouped(places);

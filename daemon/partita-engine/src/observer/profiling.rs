@@ -341,7 +341,7 @@ fn counting_usage(turn: &Turn<'_>, ledger: &Ledger, spec: &Spec) -> Option<Usage
     }
     let facts = spec.kernel.counting_facts.as_ref()?.as_ref().ok()?;
     let checker = Checker { facts: turn.facts(), ledger };
-    checker.check_resources(facts, spec.block, spec.dynamic_shared).ok()
+    checker.check_resources(&spec.kernel, facts, spec.block, spec.dynamic_shared).ok()
 }
 
 /// What a counting launch may touch besides.

@@ -454,6 +454,7 @@ impl Home<'_> {
             follows: kernel.follows,
             gives_up: kernel.gives_up,
             hidden_shared: kernel.hidden_shared,
+            handles: kernel.handles,
             loops: kernel.loops,
             hash: kernel.hash,
             counting: kernel.counting,

@@ -132,6 +132,11 @@ impl Session {
         self.guards
     }
 
+    /// Whether the number is a texture or surface object that is not being destroyed.
+    pub(crate) fn has_texture(&self, handle: u64) -> bool {
+        self.textures.contains(&handle)
+    }
+
     /// Device addresses of the session.
     pub(crate) fn range(&self) -> AddressRange {
         self.window.range()

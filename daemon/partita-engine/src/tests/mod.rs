@@ -5,6 +5,7 @@ mod clusters;
 mod copies;
 mod effects;
 pub(crate) mod fake_device;
+mod fences;
 mod groups;
 mod messages;
 mod modules;

@@ -1,8 +1,8 @@
 //! Requests: what each is answered, and errors.
 
 use super::world::{
-    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, FENCED, GOOD_IMAGE, HUNGRY, LONG, LOOSE, MALFORMED_IMAGE,
-    MEDIUM, MODULE, RISKY, SHORT, TICKET, World,
+    ALONE, BAD_IMAGE, FAULT, FAULT_ALONE, GOOD_IMAGE, HUNGRY, LONG, MALFORMED_IMAGE, MEDIUM,
+    MODULE, SHORT, TICKET, World,
 };
 use crate::{
     Action, ArenaRange, CloseReason, EventHandle, ModuleHandle, Payload, Request, Sequence,
@@ -449,62 +449,6 @@ fn a_fault_sticks_to_its_session() {
         assert_eq!(world.synchronize(good), 0);
         world.finish();
     }
-}
-
-/// A kernel that keeps to its window by itself is told where that is, before it is told of anything
-/// else.
-#[test]
-fn fenced_kernels_get_their_cell() {
-    let mut world = World::new(4);
-    let (session, _) = world.session();
-    // The first allocation lies where the window begins.
-    let window = world.alloc(session, 8).0;
-    world.start(session, 0, FENCED, 1_000);
-    world.run_for(5);
-    let params = world.device.params_of("fenced");
-    // It has words of guards.
-    assert_eq!(world.device.dynamic_shared_of("fenced"), 672);
-    assert_eq!(world.synchronize(session), 0);
-    // 12 bytes of its own, the cell, the control block.
-    assert_eq!(params.len(), 32);
-    assert_eq!(params[16..24], (window >> 24 << 24).to_le_bytes());
-    world.finish();
-}
-
-#[test]
-fn kernels_without_a_fence_need_a_right() {
-    let mut world = World::new(4);
-    let (session, _) = world.session();
-    let launch =
-        |world: &mut World| world.ask(session, Request::Launch(World::launch(0, LOOSE, 10)));
-    let (code, payload) = launch(&mut world);
-    assert_eq!(code.0, 800);
-    let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
-    assert!(text.contains("line 3: a call") && text.contains("[[policy.unfenced]]"), "{text}");
-    world.engine.set_unfenced([Some(TenantId(999))]);
-    assert_eq!(launch(&mut world).0.0, 800);
-    world.engine.set_unfenced([Some(TenantId(1000))]);
-    assert_eq!(launch(&mut world).0.0, 0);
-    assert_eq!(world.synchronize(session), 0);
-    world.finish();
-}
-
-/// Its code has the same parameters as that of a kernel whose faults reach nobody.
-#[test]
-fn kernels_whose_faults_reach_others_need_a_right_and_get_their_cell() {
-    let mut world = World::new(4);
-    let (session, _) = world.session();
-    let window = world.alloc(session, 8).0;
-    let (code, payload) = world.ask(session, Request::Launch(World::launch(0, RISKY, 10)));
-    let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
-    assert!(code.0 == 800 && text.contains("everybody's work"), "{text}");
-    world.engine.set_unfenced([Some(TenantId(1000))]);
-    world.start(session, 0, RISKY, 1_000);
-    world.run_for(5);
-    let params = world.device.params_of("risky");
-    assert_eq!(params[16..24], (window >> 24 << 24).to_le_bytes());
-    assert_eq!(world.synchronize(session), 0);
-    world.finish();
 }
 
 /// What a kernel has met with is in its control block, or in the block's word; nothing else tells.

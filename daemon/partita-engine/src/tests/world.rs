@@ -591,6 +591,7 @@ fn kernel(name: &str) -> PreparedKernel {
         awaits: name.contains("awaiting") || name == "following",
         follows: name == "following",
         hidden_shared: if name == "fenced" { 672 } else { 0 },
+        handles: if name == "fenced" { [0].into() } else { [].into() },
         gives_up: name == "long" || name.contains("ticket"),
         loops: !name.contains("straight"),
         counting: name.contains("counted").then(|| format!("{name}-counting").into()),

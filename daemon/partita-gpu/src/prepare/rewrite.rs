@@ -131,7 +131,7 @@ pub(super) fn rewrite(
     let mut prepared = Vec::with_capacity(kernels.len());
     let mut shapes = Vec::with_capacity(kernels.len());
     let each = kernels.iter().zip(facts).zip(fences).zip(counting);
-    for ((((kernel, facts), fence), counting), index) in each.zip(0..) {
+    for ((((kernel, facts), (fence, handles)), counting), index) in each.zip(0..) {
         let when = later.as_ref().map(|later| later.check(index));
         let Some(report) = report_of.get(kernel.name.as_str()) else { continue };
         let launches = partita_ptx::nested::launches(kernel);
@@ -180,6 +180,7 @@ pub(super) fn rewrite(
             follows: facts.spins.follows,
             gives_up: facts.gives_up || guarded.contains(&kernel.func),
             hidden_shared: shape.hidden_shared,
+            handles,
             loops: facts.spins.loops,
             counting: counting.map(Into::into),
             slice: slices.get(&kernel.name).map(|entry| Slice {
@@ -226,15 +227,18 @@ fn facts(
         .collect()
 }
 
-/// The module with fences where the device asks for them, and how each kernel keeps to its window.
+/// How a kernel keeps to its window, and where its parameters hold handles.
+type Held = (Fence, Arc<[u32]>);
+
+/// The module with fences where the device asks for them, and what holds each kernel.
 fn fenced(
     original: Module,
     kernels: &[Kernel],
     target: Target,
     confined: bool,
-) -> (Module, Vec<Fence>) {
+) -> (Module, Vec<Held>) {
     let Some(cell_bits) = target.guards.cell_bits.filter(|_| confined) else {
-        return (original, vec![Fence::Device; kernels.len()]);
+        return (original, vec![(Fence::Device, [].into()); kernels.len()]);
     };
     let options = WorkerOptions { cell_bits, ..WorkerOptions::default() };
     let Rewritten { module, reports } = partita_ptx::fence(&original, &options);
@@ -250,7 +254,11 @@ fn fenced(
         },
         report => Fence::None(report.map(|report| reasons(report.refusals())).unwrap_or_default()),
     };
-    let fences = kernels.iter().map(fence_of).collect();
+    let handles_of = |kernel: &Kernel| {
+        let handles = by_func.get(&kernel.func).into_iter().flat_map(|report| &report.handles);
+        handles.filter_map(|&at| u32::try_from(at).ok()).collect()
+    };
+    let fences = kernels.iter().map(fence_of).zip(kernels.iter().map(handles_of)).collect();
     (module, fences)
 }
 
@@ -445,6 +453,7 @@ fn prepared_kernel(kernel: &Kernel, form: KernelForm) -> Result<PreparedKernel, 
         follows: false,
         gives_up: false,
         hidden_shared: 0,
+        handles: [].into(),
         loops: true,
         counting: None,
         slice: None,
@@ -484,7 +493,25 @@ fn reasons(refusals: &[Refusal]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use partita_device::Guards;
     use partita_ptx::{Pos, Reason};
+
+    /// Only where kernels are fenced by their code, launches are held to the program's objects.
+    #[test]
+    fn handles_are_known_where_kernels_are_fenced() {
+        let text = ".version 8.0\n.target sm_80\n.address_size 64\n.entry k(.param .u32 n, .param \
+                    .u64 a, .param .u64 b)\n{\n.reg .b64 %d; .reg .f32 %f<5>;\nld.param.u64 %d, \
+                    [b];\ntex.1d.v4.f32.f32 {%f1, %f2, %f3, %f4}, [%d, {%f1}];\nret;\n}\n";
+        let module = partita_ptx::parse(text).unwrap();
+        let kernels = module.kernels();
+        let of = |cell_bits| {
+            let guards = Guards { cell_bits, ends: true, prints: false, contains: false };
+            let target = Target { guards, ..Target::from(Sharing::Spatial) };
+            fenced(module.clone(), &kernels, target, true).1
+        };
+        assert_eq!(of(Some(39)), [(Fence::Code, [16].into())]);
+        assert_eq!(of(None), [(Fence::Device, [].into())]);
+    }
 
     #[test]
     fn reasons_are_named_once_and_few() {

@@ -127,6 +127,10 @@ impl Emitter<'_> {
                 self.threads(module, body, count, out);
                 2
             }
+            Check::Handle { reg } => {
+                emit(module, body, out, "setp.eq.u64", &[bad, Operand::Reg(reg), Operand::Int(0)]);
+                1
+            }
             Check::Never { aligned } => {
                 let low = Operand::Reg(self.regs.low);
                 emit(module, body, out, "mov.u32", &[low, Operand::Int(0)]);

@@ -50,6 +50,7 @@ pub use rights::Rights;
 
 use crate::analysis::Cfg;
 use crate::control;
+use crate::fence::handles;
 use crate::ir::{
     Base, Body, FuncId, Function, FunctionKind, Inst, Module, Operand, Pos, Reg, Space, Stmt,
     Symbol, VarId,
@@ -174,6 +175,8 @@ pub(crate) enum Check {
     Barrier { number: Operand },
     /// As many threads are there, in whole warps.
     Threads { count: Operand },
+    /// The handle is not 0.
+    Handle { reg: Reg },
     /// It never holds: the address is misaligned, or beyond.
     Never { aligned: bool },
 }
@@ -264,6 +267,7 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
         !accesses(module, body, inst).is_empty()
             || barrier(module, body, inst) != [None; 2]
             || is_absolute(module, body, inst)
+            || handles::registers(module, body, inst) != Some(Vec::new())
     });
     if !has_any {
         return (Places::default(), Vec::new());
@@ -279,6 +283,8 @@ fn look(module: &Module, body: &Body, locals: Locals) -> (Places, Vec<Guards>) {
         let own = |check, lanes| Held { check, lanes, is_guarded: true };
         let barrier = number.into_iter().chain(count).map(|check| own(check, None)).collect();
         let mut here = Guards { stmt, checks: barrier };
+        let handles = handles::registers(module, body, inst).unwrap_or_default();
+        here.checks.extend(handles.into_iter().map(|reg| own(Check::Handle { reg }, None)));
         if is_absolute(module, body, inst) {
             here.checks.push(own(Check::Never { aligned: false }, None));
         }

@@ -36,6 +36,7 @@
 //! The pass comes before those that surround the body: their accesses to the control block are not
 //! fenced.
 
+pub(crate) mod handles;
 mod layout;
 mod needs;
 mod roots;
@@ -56,6 +57,7 @@ use crate::report::{KernelReport, Outcome, Reason, Refusal};
 use crate::worker::checks::parameter_limit;
 use crate::worker::{Rewritten, WorkerOptions};
 
+use handles::{Handles, Place};
 use needs::{Access, most_stride, needs};
 use roots::{Plan, is_replaced, passes_on, plan};
 
@@ -72,8 +74,8 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     let mut state: Option<Fence> = None;
     let mut looked = Looked { calls: Calls::new(module), functions: BTreeMap::new() };
     for kernel in module.kernels() {
-        let functions = match check(module, &mut looked, &kernel) {
-            Ok(functions) => functions,
+        let (functions, handles) = match check(module, &mut looked, &kernel) {
+            Ok(checked) => checked,
             Err(refusals) => {
                 reports.push(KernelReport::new(&kernel, Outcome::Refused(refusals)));
                 continue;
@@ -81,7 +83,8 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
         };
         let state = state.get_or_insert_with(|| Fence::new(&mut out, options.cell_bits));
         let added = state.kernel(&mut out, &kernel, &functions);
-        reports.push(KernelReport { added, ..KernelReport::new(&kernel, Outcome::Applied) });
+        let report = KernelReport::new(&kernel, Outcome::Applied);
+        reports.push(KernelReport { added, handles, ..report });
     }
     if let Some(state) = state {
         state.carry.place(&mut out);
@@ -93,12 +96,22 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
 /// The facts about a module's functions.
 struct Looked<'m> {
     calls: Calls<'m>,
-    functions: BTreeMap<FuncId, (bool, Vec<Refusal>)>,
+    functions: BTreeMap<FuncId, Look>,
 }
 
-/// Whether a function needs the window itself, and why it cannot be fenced.
-fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
-    let (mut needing, mut refusals) = (false, Vec::new());
+/// The facts about a function.
+#[derive(Default)]
+struct Look {
+    /// Whether it needs the window itself.
+    is_needing: bool,
+    /// The parameters that hold handles.
+    handles: Vec<Place>,
+    /// Why it cannot be fenced.
+    refusals: Vec<Refusal>,
+}
+
+fn look(module: &Module, id: FuncId) -> Look {
+    let (mut is_needing, mut refusals) = (false, Vec::new());
     let function = module.func(id);
     let Some(body) = &function.body else {
         let name = module.text(function.name).to_owned();
@@ -109,7 +122,7 @@ fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
                 reason: Reason::DriverFunction { function: name },
             });
         }
-        return (false, refusals);
+        return Look { refusals, ..Look::default() };
     };
     if let Some(name) = scopes::declared_again(module, body) {
         let register = module.text(name).to_owned();
@@ -118,19 +131,58 @@ fn look(module: &Module, id: FuncId) -> (bool, Vec<Refusal>) {
     for (_, inst) in body.insts() {
         match needs(module, body, inst) {
             Ok(needs) if needs.is_empty() && module.form(inst).op != Op::Brx => {}
-            Ok(_) => needing = true,
+            Ok(_) => is_needing = true,
             Err(reason) => refusals.push(Refusal { pos: inst.pos, reason }),
         }
     }
-    (needing, refusals)
+    let handles = named_handles(module, id, body, &mut refusals);
+    Look { is_needing, handles, refusals }
 }
 
-/// The functions that need the window, or the reason why the module cannot be fenced.
+/// The parameters that hold handles of the body's texture and surface instructions.
+fn named_handles(
+    module: &Module,
+    id: FuncId,
+    body: &Body,
+    refusals: &mut Vec<Refusal>,
+) -> Vec<Place> {
+    let function = module.func(id);
+    let params = match function.kind {
+        FunctionKind::Entry => function.params.as_slice(),
+        FunctionKind::Func => &[],
+    };
+    let (mut places, mut known) = (Vec::new(), None);
+    for (stmt, inst) in body.insts() {
+        let found = handles::registers(module, body, inst).and_then(|registers| {
+            let mut place = |reg| {
+                let known = known.get_or_insert_with(|| Handles::new(module, body));
+                known.place(params, stmt, reg)
+            };
+            registers.into_iter().map(&mut place).collect::<Option<Vec<Place>>>()
+        });
+        match found {
+            Some(found) => places.extend(found),
+            None => {
+                let instruction = module.text(module.form(inst).text).to_owned();
+                let by = "a handle that is no parameter of the kernel";
+                let reason = Reason::Unfenced { instruction, by };
+                refusals.push(Refusal { pos: inst.pos, reason });
+            }
+        }
+    }
+    places
+}
+
+/// What a kernel must be given.
+type Checked = (BTreeSet<FuncId>, Vec<u64>);
+
+/// The functions that need the window and the parameters that hold handles, or the reason why the
+/// module cannot be fenced.
 fn check(
     module: &Module,
     looked: &mut Looked<'_>,
     kernel: &Kernel,
-) -> Result<BTreeSet<FuncId>, Vec<Refusal>> {
+) -> Result<Checked, Vec<Refusal>> {
     let pos = module.func(kernel.func).pos;
     if module.stop.is_asked() {
         return Err(vec![Refusal { pos, reason: Reason::Stopped }]);
@@ -145,21 +197,31 @@ fn check(
     }
     let Looked { calls, functions } = looked;
     let reach = calls.reach(kernel.func);
-    let mut needing = BTreeSet::new();
+    let (mut needing, mut handles) = (BTreeSet::new(), BTreeSet::new());
     for &id in &reach.funcs {
         let found = functions.entry(id).or_insert_with(|| look(module, id));
-        if found.0 {
+        if found.is_needing {
             needing.insert(id);
         }
-        refusals.extend_from_slice(&found.1);
+        handles.extend(found.handles.iter().filter_map(|place| offset(module, kernel, *place)));
+        refusals.extend_from_slice(&found.refusals);
     }
     match carry::wanted(module, calls, &reach, &needing) {
-        Ok(functions) if refusals.is_empty() => return Ok(functions),
+        Ok(functions) if refusals.is_empty() => {
+            return Ok((functions, handles.into_iter().collect()));
+        }
         Ok(_) => {}
         Err(refusal) => refusals.push(refusal),
     }
     refusals.sort_by_key(|refusal| refusal.pos);
     Err(refusals)
+}
+
+/// Where a place of its parameters lies among all bytes of a kernel's parameters.
+fn offset(module: &Module, kernel: &Kernel, place: Place) -> Option<u64> {
+    let params = &module.func(kernel.func).params;
+    let index = params.iter().position(|param| *param == place.param)?;
+    kernel.params.get(index)?.offset.checked_add(place.at)
 }
 
 /// The pass on one module.

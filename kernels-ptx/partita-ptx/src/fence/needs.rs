@@ -91,12 +91,9 @@ pub(super) fn needs(module: &Module, body: &Body, inst: &Inst) -> Result<Needs, 
         Op::Mbarrier | Op::Ldmatrix | Op::Stmatrix | Op::Movmatrix | Op::Wgmma | Op::Mma => {
             Ok(Needs::default())
         }
+        // What they name is looked at elsewhere ([`super::handles`]).
         Op::Tex | Op::Tld4 | Op::Txq | Op::Suld | Op::Sust | Op::Sured | Op::Suq | Op::Istypep => {
-            if names_its_object(body, operands) {
-                Ok(Needs::default())
-            } else {
-                unfenced("a handle in a register")
-            }
+            Ok(Needs::default())
         }
         Op::Stackrestore => unfenced("the stack pointer"),
         // Descriptors and addresses of tensor memory name nothing outside the cluster's SMs.
@@ -173,18 +170,4 @@ fn copy(module: &Module, form: &Form, operands: &[Operand]) -> Needs {
         bytes: if form.has(Mod::Bulk) { BULK_BYTES } else { LARGEST_BYTES },
         stride: None,
     }
-}
-
-/// Whether a texture or surface is a variable of the module, which the host has bound.
-fn names_its_object(body: &Body, operands: &[Operand]) -> bool {
-    operands.iter().all(|operand| match *operand {
-        Operand::Tuple(parts) => {
-            let objects =
-                body.operands(parts).iter().take_while(|part| !matches!(part, Operand::Vector(_)));
-            let mut objects = objects.peekable();
-            objects.peek().is_some() && objects.all(|part| matches!(part, Operand::Symbol(..)))
-        }
-        Operand::Mem(Base::Reg(_), _) | Operand::Absolute(_) => false,
-        _ => true,
-    })
 }

@@ -1,0 +1,146 @@
+//! Handles of texture and surface objects in registers.
+//!
+//! A handle is a number that the driver gives an object. One context holds the objects of all
+//! programs, so a kernel could name those of others. A handle is safe where its register holds,
+//! unchanged, 8 bytes of the kernel's parameters: whoever launches the kernel compares these with
+//! the program's own objects ([`crate::KernelReport::handles`]). Any other handle may be any
+//! number, and the kernel is refused.
+
+use crate::analysis::cfg::{BlockId, Cfg};
+use crate::ir::{Base, Body, Inst, Module, Op, Operand, Reg, Stmt, Symbol, VarId};
+use std::collections::BTreeMap;
+
+/// Block visits that the search for ways around definitions may take.
+const BUDGET: usize = 1 << 26;
+/// Moves from a parameter to the instruction.
+const MOST_MOVES: usize = 16;
+/// Bytes of a handle.
+const BYTES: u32 = 8;
+
+/// The registers of an instruction that hold handles; none for other instructions. `None` where an
+/// object is named by other means than a register or a variable.
+pub(crate) fn registers(module: &Module, body: &Body, inst: &Inst) -> Option<Vec<Reg>> {
+    let mut found = Vec::new();
+    let op = module.form(inst).op;
+    if !matches!(op, Op::Tex | Op::Tld4 | Op::Txq | Op::Suld | Op::Sust | Op::Sured | Op::Suq) {
+        return Some(found);
+    }
+    for &operand in body.operands(inst.operands) {
+        match operand {
+            Operand::Tuple(parts) => {
+                let parts = body.operands(parts);
+                // One coordinate need not be a vector.
+                let coordinates = parts.iter().position(|part| matches!(part, Operand::Vector(_)));
+                let objects = coordinates.unwrap_or(parts.len().saturating_sub(1));
+                if objects == 0 {
+                    return None;
+                }
+                for part in &parts[..objects] {
+                    match *part {
+                        Operand::Symbol(..) => {}
+                        Operand::Reg(reg) => found.push(reg),
+                        _ => return None,
+                    }
+                }
+            }
+            Operand::Mem(Base::Reg(reg), 0) => found.push(reg),
+            Operand::Mem(Base::Reg(_), _) | Operand::Absolute(_) => return None,
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+/// A place among a kernel's parameters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub param: VarId,
+    /// Bytes from the parameter's first one.
+    pub at: u64,
+}
+
+/// The handles of a body.
+pub(super) struct Handles<'a> {
+    module: &'a Module,
+    body: &'a Body,
+    cfg: Cfg,
+    /// The statements that may change each register.
+    definitions: Vec<Vec<usize>>,
+    /// For each block with a definition, the blocks to which a way leads around it.
+    around: BTreeMap<BlockId, Vec<bool>>,
+    budget: usize,
+}
+
+impl<'a> Handles<'a> {
+    pub fn new(module: &'a Module, body: &'a Body) -> Self {
+        let mut definitions = vec![Vec::new(); body.regs.len()];
+        for (stmt, inst) in body.insts() {
+            // An object's address is read.
+            let is_read = |operand: &Operand| {
+                matches!(operand, Operand::Mem(..) | Operand::Absolute(_) | Operand::Tuple(_))
+            };
+            let result = body.operands(inst.operands).first().filter(|operand| !is_read(operand));
+            if let Some(&result) = result {
+                body.each_reg(result, &mut |reg| definitions[reg.index()].push(stmt));
+            }
+        }
+        let (cfg, around) = (Cfg::new(module, body), BTreeMap::new());
+        Self { module, body, cfg, definitions, around, budget: BUDGET }
+    }
+
+    /// The parameter whose 8 bytes a register holds at a statement, if that is sure.
+    pub fn place(&mut self, params: &[VarId], stmt: usize, reg: Reg) -> Option<Place> {
+        let (mut stmt, mut reg) = (stmt, reg);
+        for _ in 0..MOST_MOVES {
+            let &[definition] = self.definitions[reg.index()].as_slice() else { return None };
+            let Stmt::Inst(inst) = self.body.stmts[definition] else { return None };
+            if inst.guard.is_some() || !self.is_before(definition, stmt) {
+                return None;
+            }
+            let form = self.module.form(&inst);
+            let is_wide = form.last_type().is_some_and(|ty| ty.bits() == 8 * BYTES);
+            match *self.body.operands(inst.operands) {
+                _ if !is_wide || self.body.reg(reg).ty.bits() != 8 * BYTES => return None,
+                [Operand::Reg(_), Operand::Reg(from)] if form.op == Op::Mov => {
+                    (stmt, reg) = (definition, from);
+                }
+                [to, Operand::Mem(Base::Symbol(Symbol::Var(param)), offset)]
+                    if form.op == Op::Ld && params.contains(&param) =>
+                {
+                    let element = self.element(to, reg)?;
+                    let at = u64::try_from(offset).ok()? + u64::from(BYTES) * element;
+                    return Some(Place { param, at });
+                }
+                _ => return None,
+            }
+        }
+        None
+    }
+
+    /// Which element of a load's result a register is.
+    fn element(&self, to: Operand, reg: Reg) -> Option<u64> {
+        let elements = match to {
+            Operand::Reg(_) => return Some(0),
+            Operand::Vector(slice) => self.body.operands(slice),
+            _ => return None,
+        };
+        let mut at = (0..).zip(elements).filter(|(_, element)| **element == Operand::Reg(reg));
+        let (first, _) = at.next()?;
+        at.next().is_none().then_some(first)
+    }
+
+    /// Whether one statement is surely executed before each execution of another one.
+    fn is_before(&mut self, one: usize, other: usize) -> bool {
+        let [first, last] = [one, other].map(|stmt| self.cfg.block_of[stmt]);
+        if first == last {
+            return one < other;
+        }
+        if !self.around.contains_key(&first) {
+            let Some(rest) = self.budget.checked_sub(self.cfg.blocks.len()) else { return false };
+            self.budget = rest;
+            let around = self.cfg.reachable(&[BlockId(0)], |block| block == first);
+            self.around.insert(first, around);
+        }
+        !self.around[&first][last.index()]
+    }
+}
