@@ -224,11 +224,14 @@ pub(crate) fn fence(
     if let (Fence::Code | Fence::Uncontained(_), Some(bits)) =
         (&spec.kernel.fence, guards.cell_bits)
     {
-        let is_foreign = |handle| !may_run_unfenced && handle != 0 && !is_object(handle);
-        if let Some((at, handle)) = handles(spec).find(|&(_, handle)| is_foreign(handle)) {
+        let is_own = |handle: Option<u64>| {
+            may_run_unfenced || handle.is_some_and(|handle| handle == 0 || is_object(handle))
+        };
+        if let Some((at, handle)) = handles(spec).find(|&(_, handle)| !is_own(handle)) {
+            let handle = handle.map_or("none".to_owned(), |handle| format!("{handle:#x}"));
             let text = format!(
-                "kernel `{name}`: byte {at} of its parameters begins handle {handle:#x}, which is \
-                 no texture or surface object of this program"
+                "kernel `{name}`: the handle at byte {at} of its parameters, {handle}, is no \
+                 texture or surface object of this program"
             );
             return Err(Refusal::Explained(CudaResult::ERROR_INVALID_HANDLE, text));
         }
@@ -237,12 +240,12 @@ pub(crate) fn fence(
     Ok(())
 }
 
-/// The handles among a launch's parameters, with their places.
-fn handles(spec: &Spec) -> impl Iterator<Item = (u32, u64)> {
+/// The handles among a launch's parameters, with their places; `None` where parameters end before.
+fn handles(spec: &Spec) -> impl Iterator<Item = (u32, Option<u64>)> {
     let params = spec.params.bytes();
-    spec.kernel.handles.iter().filter_map(|&at| {
-        let bytes = params.get(usize::try_from(at).ok()?..)?.first_chunk()?;
-        Some((at, u64::from_le_bytes(*bytes)))
+    spec.kernel.handles.iter().map(|&at| {
+        let bytes = usize::try_from(at).ok().and_then(|at| params.get(at..)?.first_chunk());
+        (at, bytes.map(|bytes| u64::from_le_bytes(*bytes)))
     })
 }
 

@@ -56,7 +56,7 @@ fn handles_of_fenced_kernels_are_objects_of_their_program() {
     let (code, payload) = launch(&mut world, foreign);
     assert_eq!(code, CudaResult::ERROR_INVALID_HANDLE);
     let Payload::Explanation(text) = payload else { panic!("{payload:?}") };
-    let why = format!("byte 0 of its parameters begins handle {foreign:#x}");
+    let why = format!("the handle at byte 0 of its parameters, {foreign:#x}, is no texture");
     assert!(text.contains(&why), "{text}");
     assert_eq!(world.synchronize(session), 0);
     assert_eq!(world.code(session, Request::TextureDestroy { texture: own }), 0);

@@ -256,7 +256,8 @@ fn fenced(
     };
     let handles_of = |kernel: &Kernel| {
         let handles = by_func.get(&kernel.func).into_iter().flat_map(|report| &report.handles);
-        handles.filter_map(|&at| u32::try_from(at).ok()).collect()
+        // No launch has parameters there.
+        handles.map(|&at| u32::try_from(at).unwrap_or(u32::MAX)).collect()
     };
     let fences = kernels.iter().map(fence_of).zip(kernels.iter().map(handles_of)).collect();
     (module, fences)

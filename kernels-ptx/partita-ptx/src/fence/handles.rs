@@ -7,20 +7,27 @@
 //! number, and the kernel is refused.
 
 use crate::analysis::cfg::{BlockId, Cfg};
-use crate::ir::{Base, Body, Inst, Module, Op, Operand, Reg, Stmt, Symbol, VarId};
-use std::collections::BTreeMap;
+use crate::ir::{Base, Body, Inst, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Block visits that the search for ways around definitions may take.
-const BUDGET: usize = 1 << 26;
+/// Edges that the searches for ways around definitions may follow, in a module.
+pub(super) const BUDGET: usize = 1 << 26;
 /// Moves from a parameter to the instruction.
 const MOST_MOVES: usize = 16;
 /// Bytes of a handle.
 const BYTES: u32 = 8;
 
 /// The registers of an instruction that hold handles; none for other instructions. `None` where an
-/// object is named by other means than a register or a variable.
+/// object is named by other means than a register or a reference of the module.
 pub(crate) fn registers(module: &Module, body: &Body, inst: &Inst) -> Option<Vec<Reg>> {
     let mut found = Vec::new();
+    let is_reference = |symbol: Symbol| match symbol {
+        Symbol::Var(id) => {
+            let variable = module.var(id);
+            variable.space == Space::Tex || variable.ty.is_opaque() && !variable.space.is_param()
+        }
+        _ => false,
+    };
     let op = module.form(inst).op;
     if !matches!(op, Op::Tex | Op::Tld4 | Op::Txq | Op::Suld | Op::Sust | Op::Sured | Op::Suq) {
         return Some(found);
@@ -37,14 +44,15 @@ pub(crate) fn registers(module: &Module, body: &Body, inst: &Inst) -> Option<Vec
                 }
                 for part in &parts[..objects] {
                     match *part {
-                        Operand::Symbol(..) => {}
+                        Operand::Symbol(symbol, 0) if is_reference(symbol) => {}
                         Operand::Reg(reg) => found.push(reg),
                         _ => return None,
                     }
                 }
             }
             Operand::Mem(Base::Reg(reg), 0) => found.push(reg),
-            Operand::Mem(Base::Reg(_), _) | Operand::Absolute(_) => return None,
+            Operand::Mem(Base::Symbol(symbol), 0) if is_reference(symbol) => {}
+            Operand::Mem(..) | Operand::Absolute(_) => return None,
             _ => {}
         }
     }
@@ -52,7 +60,7 @@ pub(crate) fn registers(module: &Module, body: &Body, inst: &Inst) -> Option<Vec
 }
 
 /// A place among a kernel's parameters.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
     pub param: VarId,
     /// Bytes from the parameter's first one.
@@ -68,7 +76,8 @@ pub(super) struct Handles<'a> {
     definitions: Vec<Vec<usize>>,
     /// For each block with a definition, the blocks to which a way leads around it.
     around: BTreeMap<BlockId, Vec<bool>>,
-    budget: usize,
+    /// Blocks and edges that a search may follow.
+    cost: usize,
 }
 
 impl<'a> Handles<'a> {
@@ -85,16 +94,23 @@ impl<'a> Handles<'a> {
             }
         }
         let (cfg, around) = (Cfg::new(module, body), BTreeMap::new());
-        Self { module, body, cfg, definitions, around, budget: BUDGET }
+        let cost = cfg.blocks.iter().map(|block| 1 + block.succs.len()).sum();
+        Self { module, body, cfg, definitions, around, cost }
     }
 
-    /// The parameter whose 8 bytes a register holds at a statement, if that is sure.
-    pub fn place(&mut self, params: &[VarId], stmt: usize, reg: Reg) -> Option<Place> {
+    /// The parameter whose 8 bytes a register holds at a statement, if that is sure. `params`: the
+    /// kernel's.
+    pub fn place(
+        &mut self,
+        params: &BTreeSet<VarId>,
+        (stmt, reg): (usize, Reg),
+        budget: &mut usize,
+    ) -> Option<Place> {
         let (mut stmt, mut reg) = (stmt, reg);
         for _ in 0..MOST_MOVES {
             let &[definition] = self.definitions[reg.index()].as_slice() else { return None };
             let Stmt::Inst(inst) = self.body.stmts[definition] else { return None };
-            if inst.guard.is_some() || !self.is_before(definition, stmt) {
+            if inst.guard.is_some() || !self.is_before(definition, stmt, budget) {
                 return None;
             }
             let form = self.module.form(&inst);
@@ -105,11 +121,15 @@ impl<'a> Handles<'a> {
                     (stmt, reg) = (definition, from);
                 }
                 [to, Operand::Mem(Base::Symbol(Symbol::Var(param)), offset)]
-                    if form.op == Op::Ld && params.contains(&param) =>
+                    if form.op == Op::Ld
+                        && form.space().is_some_and(Space::is_param)
+                        && params.contains(&param) =>
                 {
                     let element = self.element(to, reg)?;
                     let at = u64::try_from(offset).ok()? + u64::from(BYTES) * element;
-                    return Some(Place { param, at });
+                    // What lies behind the parameter may be anything.
+                    let is_inside = at + u64::from(BYTES) <= self.module.var(param).bytes()?;
+                    return is_inside.then_some(Place { param, at });
                 }
                 _ => return None,
             }
@@ -130,14 +150,15 @@ impl<'a> Handles<'a> {
     }
 
     /// Whether one statement is surely executed before each execution of another one.
-    fn is_before(&mut self, one: usize, other: usize) -> bool {
+    fn is_before(&mut self, one: usize, other: usize, budget: &mut usize) -> bool {
         let [first, last] = [one, other].map(|stmt| self.cfg.block_of[stmt]);
         if first == last {
             return one < other;
         }
         if !self.around.contains_key(&first) {
-            let Some(rest) = self.budget.checked_sub(self.cfg.blocks.len()) else { return false };
-            self.budget = rest;
+            let rest = budget.checked_sub(self.cost).filter(|_| !self.module.stop.is_asked());
+            let Some(rest) = rest else { return false };
+            *budget = rest;
             let around = self.cfg.reachable(&[BlockId(0)], |block| block == first);
             self.around.insert(first, around);
         }

@@ -72,7 +72,8 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
     let mut out = module.clone();
     let mut reports = Vec::new();
     let mut state: Option<Fence> = None;
-    let mut looked = Looked { calls: Calls::new(module), functions: BTreeMap::new() };
+    let mut looked =
+        Looked { calls: Calls::new(module), functions: BTreeMap::new(), budget: handles::BUDGET };
     for kernel in module.kernels() {
         let (functions, handles) = match check(module, &mut looked, &kernel) {
             Ok(checked) => checked,
@@ -97,6 +98,8 @@ pub fn fence(module: &Module, options: &WorkerOptions) -> Rewritten {
 struct Looked<'m> {
     calls: Calls<'m>,
     functions: BTreeMap<FuncId, Look>,
+    /// What is left of [`handles::BUDGET`].
+    budget: usize,
 }
 
 /// The facts about a function.
@@ -105,12 +108,12 @@ struct Look {
     /// Whether it needs the window itself.
     is_needing: bool,
     /// The parameters that hold handles.
-    handles: Vec<Place>,
+    handles: BTreeSet<Place>,
     /// Why it cannot be fenced.
     refusals: Vec<Refusal>,
 }
 
-fn look(module: &Module, id: FuncId) -> Look {
+fn look(module: &Module, id: FuncId, budget: &mut usize) -> Look {
     let (mut is_needing, mut refusals) = (false, Vec::new());
     let function = module.func(id);
     let Some(body) = &function.body else {
@@ -135,28 +138,28 @@ fn look(module: &Module, id: FuncId) -> Look {
             Err(reason) => refusals.push(Refusal { pos: inst.pos, reason }),
         }
     }
-    let handles = named_handles(module, id, body, &mut refusals);
+    let handles = named_handles(module, (id, body), budget, &mut refusals);
     Look { is_needing, handles, refusals }
 }
 
 /// The parameters that hold handles of the body's texture and surface instructions.
 fn named_handles(
     module: &Module,
-    id: FuncId,
-    body: &Body,
+    (id, body): (FuncId, &Body),
+    budget: &mut usize,
     refusals: &mut Vec<Refusal>,
-) -> Vec<Place> {
+) -> BTreeSet<Place> {
     let function = module.func(id);
     let params = match function.kind {
-        FunctionKind::Entry => function.params.as_slice(),
-        FunctionKind::Func => &[],
+        FunctionKind::Entry => function.params.iter().copied().collect(),
+        FunctionKind::Func => BTreeSet::new(),
     };
-    let (mut places, mut known) = (Vec::new(), None);
+    let (mut places, mut known) = (BTreeSet::new(), None);
     for (stmt, inst) in body.insts() {
         let found = handles::registers(module, body, inst).and_then(|registers| {
             let mut place = |reg| {
                 let known = known.get_or_insert_with(|| Handles::new(module, body));
-                known.place(params, stmt, reg)
+                known.place(&params, (stmt, reg), budget)
             };
             registers.into_iter().map(&mut place).collect::<Option<Vec<Place>>>()
         });
@@ -164,13 +167,15 @@ fn named_handles(
             Some(found) => places.extend(found),
             None => {
                 let instruction = module.text(module.form(inst).text).to_owned();
-                let by = "a handle that is no parameter of the kernel";
-                let reason = Reason::Unfenced { instruction, by };
-                refusals.push(Refusal { pos: inst.pos, reason });
+                refusals.push(Refusal { pos: inst.pos, reason: unknown_handle(instruction) });
             }
         }
     }
     places
+}
+
+fn unknown_handle(instruction: String) -> Reason {
+    Reason::Unfenced { instruction, by: "a handle that is no parameter of the kernel" }
 }
 
 /// What a kernel must be given.
@@ -193,17 +198,26 @@ fn check(
     }
     let (bytes, limit) = (kernel.param_bytes, parameter_limit(module));
     if bytes.next_multiple_of(8) + 8 > limit {
-        refusals.push(Refusal { pos, reason: Reason::ParametersFull { bytes, limit } });
+        return Err(vec![Refusal { pos, reason: Reason::ParametersFull { bytes, limit } }]);
     }
-    let Looked { calls, functions } = looked;
+    let Looked { calls, functions, budget } = looked;
     let reach = calls.reach(kernel.func);
     let (mut needing, mut handles) = (BTreeSet::new(), BTreeSet::new());
+    let offsets = module.func(kernel.func).params.iter().copied().zip(&kernel.params);
+    let offsets: BTreeMap<VarId, &Param> = offsets.collect();
     for &id in &reach.funcs {
-        let found = functions.entry(id).or_insert_with(|| look(module, id));
+        let found = functions.entry(id).or_insert_with(|| look(module, id, budget));
         if found.is_needing {
             needing.insert(id);
         }
-        handles.extend(found.handles.iter().filter_map(|place| offset(module, kernel, *place)));
+        for place in &found.handles {
+            match offsets.get(&place.param) {
+                Some(param) => {
+                    handles.insert(param.offset + place.at);
+                }
+                None => refusals.push(Refusal { pos, reason: unknown_handle(kernel.name.clone()) }),
+            }
+        }
         refusals.extend_from_slice(&found.refusals);
     }
     match carry::wanted(module, calls, &reach, &needing) {
@@ -215,13 +229,6 @@ fn check(
     }
     refusals.sort_by_key(|refusal| refusal.pos);
     Err(refusals)
-}
-
-/// Where a place of its parameters lies among all bytes of a kernel's parameters.
-fn offset(module: &Module, kernel: &Kernel, place: Place) -> Option<u64> {
-    let params = &module.func(kernel.func).params;
-    let index = params.iter().position(|param| *param == place.param)?;
-    kernel.params.get(index)?.offset.checked_add(place.at)
 }
 
 /// The pass on one module.

@@ -169,6 +169,18 @@ impl Verifier<'_> {
                     format!("the size of the parameter `{text}` is not known"),
                 );
             }
+            // The assembler gives such a parameter no bytes among the others.
+            if function.kind == FunctionKind::Entry && variable.ty.is_opaque() {
+                let text = self.module.text(variable.name);
+                self.error(
+                    variable.pos,
+                    text.len(),
+                    format!(
+                        "the parameter `{text}` is a reference, which has no place among a \
+                         kernel's parameters: pass an object, a `.u64`"
+                    ),
+                );
+            }
         }
         let Some(body) = &function.body else { return };
         self.scopes(function, body);
