@@ -317,3 +317,15 @@ fn a_range_in_a_scope_hides_no_fenced_address() {
     let ran = run(&job(&kernel("", body), 7, Form::Contained)).unwrap();
     assert_eq!(ran.buffers[0][8..16], 7_u64.to_le_bytes());
 }
+
+/// A kernel that is run by itself has no objects, and its launch is held to that.
+#[test]
+fn objects_are_the_programs_own_or_none() {
+    let body = "mov.u32 %r2, 0;\ntex.1d.v4.u32.s32 {%r3, %r4, %r5, %r6}, [%d1, {%r2}];\n\
+                st.global.u32 [%d0], %r3;";
+    let launched = |number| run(&job(&kernel("", body), number, Form::Contained));
+    let refused = launched(5).unwrap_err().to_string();
+    assert!(refused.contains("byte 8 of its parameters begins the handle"), "{refused}");
+    let ended = launched(0).unwrap_err();
+    assert!(matches!(ended, DirectError::Ended { .. }), "{ended}");
+}

@@ -23,11 +23,14 @@ pub(super) struct Rewritten {
     pub added: Vec<Added>,
     /// Dynamic shared memory of its guards, in bytes.
     pub hidden_shared: u32,
+    /// Where its parameters hold handles of objects ([`KernelReport::handles`]).
+    pub handles: Vec<u64>,
 }
 
 impl Rewritten {
     pub(super) fn original(text: Arc<str>) -> Self {
-        Self { text, cluster: Dim3::linear(1), added: Vec::new(), hidden_shared: 0 }
+        let (cluster, added) = (Dim3::linear(1), Vec::new());
+        Self { text, cluster, added, hidden_shared: 0, handles: Vec::new() }
     }
 }
 
@@ -55,7 +58,8 @@ pub(super) fn rewrite(
     });
     let cluster = required.map_or(Dim3::linear(1), |[x, y, z]| Dim3 { x, y, z });
     let text = partita_ptx::print(&rewritten.module).into();
-    Ok(Rewritten { text, cluster, added: vec![added], hidden_shared: 0 })
+    let handles = report.map(|report| report.handles.clone()).unwrap_or_default();
+    Ok(Rewritten { text, cluster, added: vec![added], hidden_shared: 0, handles })
 }
 
 /// The passes of a device with strict guards, in its order.
@@ -70,6 +74,7 @@ fn contained(
     };
     let fenced = fence(module, options);
     let has_cell = adds(&fenced.reports)?;
+    let handles = of_kernel(kernel, &fenced.reports)?.map(|report| report.handles.clone());
     let kernels = fenced.module.kernels();
     if let Some(known) = kernels.iter().find(|known| known.name == kernel) {
         let reached = Calls::new(&fenced.module).reach(known.func).funcs;
@@ -86,6 +91,7 @@ fn contained(
     Ok(Rewritten {
         added: added.into_iter().filter_map(|(has, added)| has.then_some(added)).collect(),
         hidden_shared: hidden,
+        handles: handles.unwrap_or_default(),
         ..Rewritten::original(partita_ptx::print(&ending.module).into())
     })
 }

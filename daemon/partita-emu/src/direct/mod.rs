@@ -1,6 +1,7 @@
 //! One run of one kernel of a PTX text, with nothing above the device. `partita emu run`, tests and
 //! benches use it.
 
+mod check;
 mod forms;
 
 use crate::gpu::{EmulatedGpu, Footprint, Options};
@@ -261,7 +262,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
     };
     let base = gpu.reserve(WINDOW, window_bytes)?;
     load(&mut gpu, &rewritten.text, &run.kernel)?;
-    check_guards(&gpu, run, rewritten.hidden_shared)?;
+    check::guards(&gpu, run, rewritten.hidden_shared)?;
     gpu.create_stream(STREAM)?;
 
     let mut params = Vec::new();
@@ -291,6 +292,7 @@ pub fn prepare(run: &Run) -> Result<Prepared<'_>, DirectError> {
         params.resize(offset as usize, 0);
         params.extend_from_slice(&value);
     }
+    check::handles(run, &rewritten.handles, &params)?;
     let mut grid = run.grid;
     let task = match run.form {
         Form::Original | Form::Fenced | Form::Contained => None,
@@ -498,23 +500,6 @@ fn original_parameters(
         });
     }
     Ok(params)
-}
-
-/// Refuses a launch that has no room for the words of its guards. Only here they are told from the
-/// program's own shared memory.
-fn check_guards(gpu: &EmulatedGpu, run: &Run, hidden: u32) -> Result<(), DirectError> {
-    let program = gpu.program(MODULE, &run.kernel);
-    let fixed = program.map_or(0, |program| u64::from(program.static_shared));
-    let shared = fixed + u64::from(run.dynamic_shared) + u64::from(hidden);
-    let most = gpu.spec().shared_per_cta_optin_bytes;
-    if hidden == 0 || shared <= most {
-        return Ok(());
-    }
-    let reason = format!(
-        "{shared} bytes of shared memory per CTA, {hidden} of them for its guards; this GPU has \
-         {most}"
-    );
-    Err(DirectError::Refused { name: run.kernel.clone(), reason })
 }
 
 /// The workers that fit on all SMs at once, at most one a CTA. The engine chooses the same number

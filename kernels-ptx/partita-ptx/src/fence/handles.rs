@@ -2,9 +2,9 @@
 //!
 //! A handle is a number that the driver gives an object. One context holds the objects of all
 //! programs, so a kernel could name those of others. A handle is safe where its register holds,
-//! unchanged, 8 bytes of the kernel's parameters: whoever launches the kernel compares these with
-//! the program's own objects ([`crate::KernelReport::handles`]). Any other handle may be any
-//! number, and the kernel is refused.
+//! unchanged, 8 bytes of the kernel's parameters, or one of several such: whoever launches the
+//! kernel compares these with the program's own objects ([`crate::KernelReport::handles`]). Any
+//! other handle may be any number, and the kernel is refused.
 
 use crate::analysis::cfg::{BlockId, Cfg};
 use crate::ir::{Base, Body, Inst, Module, Op, Operand, Reg, Space, Stmt, Symbol, VarId};
@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Edges that the searches for ways around definitions may follow, in a module.
 pub(super) const BUDGET: usize = 1 << 26;
-/// Moves from a parameter to the instruction.
-const MOST_MOVES: usize = 16;
+/// Moves and choices between parameters and the instruction.
+const MOST_STEPS: usize = 64;
 /// Bytes of a handle.
 const BYTES: u32 = 8;
 
@@ -98,16 +98,17 @@ impl<'a> Handles<'a> {
         Self { module, body, cfg, definitions, around, cost }
     }
 
-    /// The parameter whose 8 bytes a register holds at a statement, if that is sure. `params`: the
-    /// kernel's.
-    pub fn place(
+    /// The parameters of which one's 8 bytes are what a register holds at a statement; `None` where
+    /// it may hold something else, other than 0. `params`: the kernel's.
+    pub fn places(
         &mut self,
         params: &BTreeSet<VarId>,
-        (stmt, reg): (usize, Reg),
+        used: (usize, Reg),
         budget: &mut usize,
-    ) -> Option<Place> {
-        let (mut stmt, mut reg) = (stmt, reg);
-        for _ in 0..MOST_MOVES {
+    ) -> Option<Vec<Place>> {
+        let (mut found, mut left) = (Vec::new(), vec![used]);
+        for _ in 0..MOST_STEPS {
+            let Some((stmt, reg)) = left.pop() else { return Some(found) };
             let &[definition] = self.definitions[reg.index()].as_slice() else { return None };
             let Stmt::Inst(inst) = self.body.stmts[definition] else { return None };
             if inst.guard.is_some() || !self.is_before(definition, stmt, budget) {
@@ -115,10 +116,21 @@ impl<'a> Handles<'a> {
             }
             let form = self.module.form(&inst);
             let is_wide = form.last_type().is_some_and(|ty| ty.bits() == 8 * BYTES);
+            if !is_wide || self.body.reg(reg).ty.bits() != 8 * BYTES {
+                return None;
+            }
             match *self.body.operands(inst.operands) {
-                _ if !is_wide || self.body.reg(reg).ty.bits() != 8 * BYTES => return None,
                 [Operand::Reg(_), Operand::Reg(from)] if form.op == Op::Mov => {
-                    (stmt, reg) = (definition, from);
+                    left.push((definition, from));
+                }
+                [Operand::Reg(_), one, other, _] if form.op == Op::Selp => {
+                    for from in [one, other] {
+                        match from {
+                            Operand::Reg(from) => left.push((definition, from)),
+                            Operand::Int(0) => {}
+                            _ => return None,
+                        }
+                    }
                 }
                 [to, Operand::Mem(Base::Symbol(Symbol::Var(param)), offset)]
                     if form.op == Op::Ld
@@ -128,8 +140,10 @@ impl<'a> Handles<'a> {
                     let element = self.element(to, reg)?;
                     let at = u64::try_from(offset).ok()? + u64::from(BYTES) * element;
                     // What lies behind the parameter may be anything.
-                    let is_inside = at + u64::from(BYTES) <= self.module.var(param).bytes()?;
-                    return is_inside.then_some(Place { param, at });
+                    if at + u64::from(BYTES) > self.module.var(param).bytes()? {
+                        return None;
+                    }
+                    found.push(Place { param, at });
                 }
                 _ => return None,
             }

@@ -157,14 +157,14 @@ fn named_handles(
     let (mut places, mut known) = (BTreeSet::new(), None);
     for (stmt, inst) in body.insts() {
         let found = handles::registers(module, body, inst).and_then(|registers| {
-            let mut place = |reg| {
+            let mut places = |reg| {
                 let known = known.get_or_insert_with(|| Handles::new(module, body));
-                known.place(&params, (stmt, reg), budget)
+                known.places(&params, (stmt, reg), budget)
             };
-            registers.into_iter().map(&mut place).collect::<Option<Vec<Place>>>()
+            registers.into_iter().map(&mut places).collect::<Option<Vec<Vec<Place>>>>()
         });
         match found {
-            Some(found) => places.extend(found),
+            Some(found) => places.extend(found.into_iter().flatten()),
             None => {
                 let instruction = module.text(module.form(inst).text).to_owned();
                 refusals.push(Refusal { pos: inst.pos, reason: unknown_handle(instruction) });
