@@ -26,10 +26,11 @@ fn texts() -> Vec<PathBuf> {
 }
 
 /// Compares one text's kernels with those of its machine code. Returns their number, or `None`
-/// where the assembler rejects the text.
+/// where the assembler or the verifier rejects the text.
 fn compare(ptxas: &Path, path: &Path, architecture: u32, folder: &Path) -> Option<usize> {
     let text = std::fs::read_to_string(path).expect("a file of the repository");
     let module = partita_ptx::parse(&text).ok()?;
+    partita_ptx::verify(&module).ok()?;
     let output = folder.join("module.cubin");
     let made = Command::new(ptxas)
         .arg(format!("-arch=sm_{architecture}"))
